@@ -37,7 +37,11 @@ def is_pinned(place: str) -> bool:
 
 
 def pin(place: str, source: str) -> str:
-    """Return a place on the Hub with the current commit in place of the revision.
+    """Return a place on the Hub with the current commit instead of the revision.
+
+    Args:
+        place: hf-hub:USER/NAME or hf-hub:USER/NAME@REVISION.
+        source: The beginning of error messages, such as "init=hf-hub:USER/NAME".
 
     Raises:
         UserError: As `fetch`.
@@ -52,11 +56,11 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
     Args:
         place: USER/NAME@REVISION.
-        source: The beginning of error messages.
+        source: The beginning of error messages, such as "init=hf-hub:USER/NAME".
         names: Files to download, if the repository has them; no other files are downloaded.
 
     Returns:
-        the folder with the files; its name is the commit.
+        The folder with the files. The name of the folder is the commit.
 
     Raises:
         UserError: The repository, the revision or all of the files do not exist, the Hub cannot be
@@ -67,7 +71,7 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
     repository, revision = split_place(place)
     if not NAME.fullmatch(repository):
-        raise UserError(f"{source}: expected USER/NAME instead of {repository!r}")
+        raise UserError(f"{source}: {repository!r} is not a repository of the Hub. Use USER/NAME.")
     configure_client()
     try:
         folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(names)))
@@ -77,7 +81,10 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
     for name in sorted(tree.keys() & set(names)):
         _check(folder / name, tree[name], source)
     if not tree.keys() & set(names):
-        raise UserError(f"{source}: the repository has no {' and no '.join(names)}")
+        raise UserError(
+            f"{source}: the repository has no {' and no '.join(names)}. Name a repository with"
+            " these files."
+        )
     return folder
 
 
@@ -85,6 +92,11 @@ def _check(path: Path, listed: Any, source: str) -> None:
     """Check the hash of a file against the Hub's listing.
 
     The listing has the SHA-256 of a large file (LFS), and git's blob hash of a small file.
+
+    Args:
+        path: The downloaded file.
+        listed: The Hub's entry of the file.
+        source: The beginning of the error message, such as "init=hf-hub:USER/NAME".
 
     Raises:
         UserError: The file is damaged.
@@ -178,14 +190,19 @@ def token() -> str | None:
 
 def clean(text: str) -> str:
     """Return text as one line without tokens, and without user names and passwords in addresses."""
-    if secret := (token() or "").strip():
+    secret = (token() or "").strip()
+    if secret:
         text = text.replace(secret, "***")
-    text = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))
-    return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", text)[:300]
+    line = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))  # user and password of an address
+    return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", line)[:300]
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an error of the Hub in one line, with a remedy if there is one."""
+    """Describe an error of the Hub in one line, with a remedy if there is one.
+
+    Args:
+        error: An error of huggingface_hub or of a library that it uses.
+    """
     from huggingface_hub import constants, errors
 
     error = _root_error(error)
@@ -193,15 +210,17 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, errors.GatedRepoError):
         return f"the owner's terms are not accepted. See {constants.ENDPOINT}/{error.repo_id}"
     if isinstance(error, errors.RevisionNotFoundError):
-        return "the repository has no such revision (branch, tag or commit)"
+        return "the repository has no such revision (branch, tag or commit). Name another revision"
     if status == 401 and "Invalid credentials" in str(error):
         return f"the Hub does not know this token. {LOGIN}"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
         return f"the repository does not exist, or is private and closed to this token. {LOGIN}"
     if status == 403:
         reason = clean(getattr(error, "server_message", None) or "no reason given")
-        text = "Make a token with write access at https://huggingface.co/settings/tokens"
-        return f"this token may not write to the repository ({reason}). {text}"
+        return (
+            f"this token may not write to the repository ({reason}). Make a token with write access"
+            " at https://huggingface.co/settings/tokens"
+        )
     if _busy(status):
         return f"the Hub is busy (HTTP {status}). Try again later"
     if isinstance(error, errors.OfflineModeIsEnabled) or is_offline():
@@ -224,7 +243,7 @@ def _busy(status: int | None) -> bool:
 
 
 def _root_error(error: BaseException) -> BaseException:
-    """Return the original error below the client's "Error while uploading ..." or a UserError."""
+    """Return the error that caused the client's "Error while uploading ..." or a UserError."""
     inner = error.__context__ if isinstance(error, UserError) else error.__cause__
     if isinstance(error, RuntimeError | UserError) and inner is not None:
         return _root_error(inner)
@@ -242,9 +261,9 @@ def may_pass(error: BaseException) -> bool:
 def _unreachable(error: BaseException) -> bool:
     """Return whether a library raised a network error, directly or as the cause."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    under = error.__cause__ or error.__context__
     if "LocalProtocolError" in kinds:  # the request itself was invalid
         return False
-    return bool(kinds & {"TransportError", "LocalEntryNotFoundError", "ConnectionError"}) or (
-        under is not None and _unreachable(under)
-    )
+    if kinds & {"TransportError", "LocalEntryNotFoundError", "ConnectionError"}:
+        return True
+    cause = error.__cause__ or error.__context__
+    return cause is not None and _unreachable(cause)

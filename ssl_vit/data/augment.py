@@ -59,10 +59,16 @@ def random_views(
 
 
 def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
-    """Return local views of images, shape (B, L, C, S, S).
+    """Return local views of images, shape (B, L, C, S, S) with S = views.local_size.
 
     Local views are smaller crops with random colours and blur, never solarised (multi-crop; Caron
-    et al., 2021). Their keys follow the keys of the random views.
+    et al., 2021). They are numbered after the random views, so that no two views have the same key.
+
+    Args:
+        images: Tensors (C, H, W), which may differ in size.
+        key_B: Keys of the samples.
+        flip: Whether to flip half of the views.
+        views: Number, size and area of local views, and chances and strengths of the transforms.
     """
     smallest, largest = views.local_area
     all_views = []
@@ -78,18 +84,21 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
 def _changed(
     crop_BCSS: Tensor, view_key_B: np.ndarray, views: ViewOptions, blur: float, solarize: float
 ) -> Tensor:
-    """Apply the random changes of colour, blur and solarisation to each crop.
+    """Return crops (B, C, S, S) after random changes of colour, blur and solarisation.
+
+    Crops that are not RGB with 8 bits are only blurred.
 
     Args:
-        crop_BCSS: The crops of one view.
-        view_key_B: Keys of the view.
-        views: Chances and strengths of the changes.
-        blur, solarize: Chances for this view.
+        crop_BCSS: The crops of one view, integers.
+        view_key_B: Keys of this view of each sample, from `view_keys`.
+        views: Chances and strengths of the changes of colour, and strength of the blur.
+        blur: The chance that a crop is blurred.
+        solarize: The chance that a crop is solarised.
     """
     if crop_BCSS.shape[1] != 3 or crop_BCSS.dtype != torch.uint8:
         return _blurred(crop_BCSS, view_key_B, blur, views.blur_sigma)
     jitter_B = _drawn(rng.stream(view_key_B, "jitter"), views.jitter)
-    order_B, by_B4 = _color_changes(view_key_B, views)
+    order_B, change_B4 = _color_changes(view_key_B, views)
     grey_B = _drawn(rng.stream(view_key_B, "grayscale"), views.grayscale)
     blur_B, sigma_B = _blurs(view_key_B, blur, views.blur_sigma)
     solarize_B = _drawn(rng.stream(view_key_B, "solarize"), solarize)
@@ -97,7 +106,7 @@ def _changed(
     for i, crop in enumerate(crop_BCSS):
         image = Image.fromarray(rearrange(crop.numpy(), "c h w -> h w c"))
         if jitter_B[i]:
-            image = _jittered(image, ORDERS[order_B[i]], by_B4[i].tolist())
+            image = _jittered(image, ORDERS[order_B[i]], change_B4[i].tolist())
         if grey_B[i]:
             image = _grey(image)
         if blur_B[i]:  # the standard deviation is drawn uniformly (SimCLR)
@@ -110,29 +119,38 @@ def _changed(
 
 
 def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
-    """Draw from slot 0 of each key, bool (B,): true with the probability `chance`."""
+    """Draw a bool for each key, (B,), that is true with the probability `chance`."""
     return rng.uniform(key_B, 0) < chance
 
 
 def _color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, np.ndarray]:
     """Draw the order and the strength of the changes of colour, as torchvision's ColorJitter does.
 
+    Args:
+        key_B: Keys of the view.
+        views: The largest change of brightness, contrast, saturation and hue.
+
     Returns:
         The index into ORDERS for each image (B,), and the shares by which brightness, contrast,
         saturation and hue change (B, 4).
     """
     key_B = rng.stream(key_B, "jitter")
-    strengths = np.array([views.brightness, views.contrast, views.saturation, views.hue])
-    by_B4 = strengths * (2 * rng.uniform(key_B[:, None], 2 + np.arange(4)) - 1)
-    return rng.integers(key_B, 1, len(ORDERS)), by_B4
+    largest_4 = np.array([views.brightness, views.contrast, views.saturation, views.hue])
+    uniform_B4 = rng.uniform(key_B[:, None], 2 + np.arange(4))  # from 0 to 1
+    return rng.integers(key_B, 1, len(ORDERS)), largest_4 * (2 * uniform_B4 - 1)
 
 
-def _jittered(image: Image.Image, order: tuple[int, ...], by_4: list[float]) -> Image.Image:
-    """Change brightness, contrast, saturation and hue of an image in the given order."""
+def _jittered(image: Image.Image, order: tuple[int, ...], changes: list[float]) -> Image.Image:
+    """Change brightness, contrast, saturation and hue of an image in the given order.
+
+    Args:
+        image: An RGB image.
+        order: The positions 0 to 3 in `changes` and ADJUST, the change that is made first in front.
+        changes: The shares by which brightness, contrast, saturation and hue change.
+    """
     for i in order:
-        change = by_4[i]
-        if change:  # turning the hue by 0 changes pixels too, by rounding
-            image = ADJUST[i](image, change)
+        if changes[i]:  # turning the hue by 0 changes pixels too, by rounding
+            image = ADJUST[i](image, changes[i])
     return image
 
 
@@ -168,21 +186,37 @@ ADJUST = (_brighter, _contrasted, _saturated, _hue_turned)
 
 
 def _blurs(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Draw whether each image is blurred, and the standard deviation of the blur in pixels."""
+    """Draw whether each image is blurred, and the standard deviation of the blur.
+
+    Args:
+        key_B: Keys of the view.
+        chance: The chance that an image is blurred.
+        sigma: The lowest and the highest standard deviation in pixels.
+
+    Returns:
+        Whether each image is blurred, bool (B,), and the standard deviations in pixels, (B,).
+    """
     key_B = rng.stream(key_B, "blur")
     low, high = sigma
     return _drawn(key_B, chance), low + (high - low) * rng.uniform(key_B, 1)
 
 
 def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
-    """Blur images of integers with any number of channels, with the same chances as RGB images.
+    """Blur a random part of the images, which may have any number of channels.
 
-    torchvision's kernel ends at three standard deviations, or at the border of a smaller image.
+    The images and their standard deviations are drawn as for RGB images. torchvision's kernel ends
+    at three standard deviations, or at the border of a smaller image.
+
+    Args:
+        image_BCHW: Integers, which are changed in place and returned.
+        key_B: Keys of the view.
+        chance: The chance that an image is blurred.
+        sigma: The lowest and the highest standard deviation in pixels.
     """
-    drawn_B, sigma_B = _blurs(key_B, chance, sigma)
-    most = image_BCHW.shape[-1] - 1
-    for i in np.flatnonzero(drawn_B):
-        side = 2 * min(most, math.ceil(3 * sigma_B[i])) + 1
+    is_blurred_B, sigma_B = _blurs(key_B, chance, sigma)
+    for i in np.flatnonzero(is_blurred_B):
+        radius = min(image_BCHW.shape[-1] - 1, math.ceil(3 * sigma_B[i]))
+        side = 2 * radius + 1
         smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)
         image_BCHW[i] = smooth.round().to(image_BCHW.dtype)
     return image_BCHW

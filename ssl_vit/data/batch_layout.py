@@ -40,13 +40,15 @@ class BatchLayout(NamedTuple):
                 f" Use a multiple of {processes}."
             )
         per_process = batch // processes
-        if wanted and per_process % wanted:
+        if wanted is None:
+            divisors = (n for n in range(1, min(per_process, limit) + 1) if per_process % n == 0)
+            wanted = max(divisors)
+        if per_process % wanted:
             raise UserError(
                 f"compute.batch={wanted}: optim.batch={batch} gives each process {per_process}"
                 f" images, which is no multiple of {wanted}. Use a divisor of {per_process}."
             )
-        divisors = (n for n in range(1, min(per_process, limit) + 1) if per_process % n == 0)
-        return cls(batch, wanted or max(divisors), rank, processes)
+        return cls(batch, wanted, rank, processes)
 
     @property
     def accumulation_steps(self) -> int:

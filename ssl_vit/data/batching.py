@@ -80,8 +80,14 @@ class Batch(NamedTuple):
 
 
 def is_labelled(label: Tensor) -> Tensor:
-    """Return which images have a label or a list of labels, even an empty list: bool (B,)."""
-    return label >= 0 if label.ndim == 1 else label[:, 0] != labels.UNLABELLED
+    """Return which images have a label or a list of labels, even an empty list: bool (B,).
+
+    Args:
+        label: One label for each image, int64 (B,), or lists of labels (B, L).
+    """
+    if label.ndim == 1:
+        return label >= 0
+    return label[:, 0] != labels.UNLABELLED
 
 
 class Samples(NamedTuple):
@@ -108,7 +114,7 @@ def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
 
 
 def _partners(wanted: Samples, length: int) -> Samples:
-    """Draw the image that each sample is mixed with, from all `length` images of the split."""
+    """Draw the partner that each sample is mixed with, from all `length` images of the split."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 
@@ -159,6 +165,12 @@ class ImageDataset(Dataset):
     def _load_unmixed(self, wanted: Samples) -> Batch:
         """Return the batch of these samples, without mixing.
 
+        An unreadable image is replaced by the next readable image in training, and left out
+        otherwise.
+
+        Args:
+            wanted: Positions in the split and keys of the samples.
+
         Raises:
             UserError: In training, an image and many images after it cannot be read.
         """
@@ -169,15 +181,15 @@ class ImageDataset(Dataset):
         unreadable: list[str] = []
         for i, (row, raw_image) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
             try:
-                row_and_raw, image = (row, raw_image), self.decode(raw_image)
+                image = self.decode(raw_image)
             except ValueError as error:
                 unreadable.append(f"{self.source.name(row)}: {error}")
                 if not self.train:
                     continue
-                row_and_raw, image, label_B[i] = self._next_readable(row)
+                row, raw_image, image, label_B[i] = self._next_readable(row)
             images.append(image)
             positions.append(i)
-            contents.append(self.content(*row_and_raw))
+            contents.append(self.content(row, raw_image))
         samples = Samples(wanted.index[positions], wanted.key[positions])
         return Batch(
             **self.pixel_fields(images, samples),
@@ -208,14 +220,14 @@ class ImageDataset(Dataset):
         return content_hash(raw)
 
     def pixel_fields(self, images: list[Any], samples: Samples) -> dict[str, Any]:
-        """Crop and resize images, and make views if the dataset has views.
+        """Crop and resize images, and make random views if the dataset has `views`.
 
         Args:
             images: The decoded images, as from `decode`.
-            samples: The samples of these images.
+            samples: The positions in the split and the keys of these images.
 
         Returns:
-            {"image", "views" or "local": value of this field of the Batch}.
+            {name of a field of the Batch: value}, for the fields image, views and local.
         """
         data = self.data
         if not images:
@@ -234,11 +246,14 @@ class ImageDataset(Dataset):
             image = transforms.train_transform(*crop_options)
         return {"image": image, **fields}
 
-    def _next_readable(self, row: int) -> tuple[tuple[int, Any], Any, Any]:
-        """Find the first readable image at or after `row`.
+    def _next_readable(self, row: int) -> tuple[int, Any, Any, Any]:
+        """Find the first readable image at or after `row`. After the last row comes row 0.
+
+        Args:
+            row: The first row to try.
 
         Returns:
-            (row, what `fetch` returned for the row), the decoded image, and the label.
+            The image's row, the image as `fetch` returns it, the decoded image, and the label.
 
         Raises:
             UserError: None of REPLACEMENTS successive images can be read.
@@ -249,7 +264,7 @@ class ImageDataset(Dataset):
             next_row = (row + offset) % len(self.source)
             (raw,), (label,) = self.fetch(np.array([next_row]))
             try:
-                return (next_row, raw), self.decode(raw), label
+                return next_row, raw, self.decode(raw), label
             except ValueError as error:
                 last_error = f"{self.source.name(next_row)}: {error}"
         raise UserError(
@@ -258,34 +273,31 @@ class ImageDataset(Dataset):
         )
 
 
-def check_unreadable(
-    unreadable: int, seen: int, data: Data, names: Collection[str], different: int | None = None
-) -> None:
+def check_unreadable(unreadable: int, seen: int, data: Data, names: Collection[str]) -> None:
     """Check that at most the share data.unreadable of the images is unreadable.
 
     Fewer than 1,000 images count as 1,000, so that a single unreadable image does not stop a small
     run. In any case, at least one image must be readable.
 
     Args:
-        unreadable: Number of unreadable images.
+        unreadable: Number of unreadable images. An image counts again each time it is read.
         seen: Number of images that the run tried to read.
         data: The recipe's options, with the limit data.unreadable.
         names: Names of the unreadable images, each once.
-        different: Number of different unreadable images, if images are read more than once.
 
     Raises:
         UserError: The share is above data.unreadable, or all images are unreadable.
     """
-    are_all_unreadable = unreadable == seen > 0
-    allowed = data.unreadable * max(seen, 1000)
-    if unreadable > allowed or are_all_unreadable:
-        finding = f"{unreadable} of {seen} images cannot be read"
-        if different is not None:
-            finding += f" ({different} different images)"
-        remedy = "Repair or remove the images"
-        if not are_all_unreadable:
-            finding += f", and at most {int(allowed)} may be unreadable"
-            remedy = "Allow a larger share with data.unreadable=, or repair or remove the images"
+    images = format_image_count(len(names))
+    if seen > 0 and unreadable == seen:
         raise UserError(
-            f"data.unreadable={data.unreadable}: {finding}. {remedy}: {list_names([*names])}"
+            f"data.unreadable={data.unreadable}: {unreadable} of {seen} images cannot be read."
+            f" Repair or remove {images}: {list_names([*names])}"
+        )
+    allowed = int(data.unreadable * max(seen, 1000))
+    if unreadable > allowed:
+        raise UserError(
+            f"data.unreadable={data.unreadable}: {unreadable} of {seen} images cannot be read, and"
+            f" at most {allowed} may be unreadable. Allow a larger share with data.unreadable=, or"
+            f" repair or remove {images}: {list_names([*names])}"
         )

@@ -19,6 +19,12 @@ from . import decoding
 from .batching import samples_at
 from .source import Source
 
+# Sentences of warnings that say what to write
+KEEP_BITS = (
+    "To keep all bits of TIFF and .npy files, use data.range=[LOWEST,HIGHEST]. For grey images of"
+    " other formats, also set data.channels=1"
+)
+KEEP_TRANSPARENCY = "To read transparency as a channel, use data.channels=4"
 Read = TypeVar("Read")
 VALUES = decoding.MOST_VALUE + 1
 # Training images for mean and std, and images of each split that are checked
@@ -30,14 +36,15 @@ USUAL = (0.01, 0.99)  # quantiles from which a proposed range tells outliers
 # Shares of clipped values that lead to a warning and to an error. A window of computed tomography
 # clips most of an image; reading 12 bits as 16, or 16 as 12, clips 15 of 16 values
 WARNED, REFUSED = 0.01, 0.9
-OF_ENCODER = "The encoder expects values from 0 to 255"  # for a frozen encoder
+# Why data.range= cannot be given for a frozen encoder
+OF_ENCODER = "The encoder expects values from 0 to 255"
 
 
 def set_mean_and_std(data: Data, train: Source) -> None:
     """Set data.mean and data.std from training images, unless the user has set them.
 
-    They are measured for each channel on MEASURED training images, whose values are scaled from
-    data.range to 0 to 1.
+    The mean and std of each channel are measured on MEASURED training images, whose values are
+    scaled from data.range to 0 to 1.
 
     Args:
         data: The recipe's options of the images, which are changed.
@@ -88,16 +95,23 @@ def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[
     """
     if not (data.path or data.hub):
         return []  # synthetic images
-    look = _warn_of_losses if data.is_rgb else _warn_of_clipping
-    return [
-        text for split, source in splits.items() for text in look(split, source, data, of_bytes)
-    ]
+    warn = _warn_of_losses if data.is_rgb else _warn_of_clipping
+    warnings: list[str] = []
+    for split, source in splits.items():
+        warnings += warn(split, source, data, of_bytes)
+    return warnings
 
 
 def _read(
     source: Source, most: int, read: Callable[[bytes | np.ndarray], Read]
 ) -> tuple[dict[str, Read], list[str]]:
     """Call `read` on at most `most` images, in a fixed random order.
+
+    Args:
+        source: The images.
+        most: The largest number of images.
+        read: Called with an encoded image or an array. It raises ValueError if the image is
+            unreadable.
 
     Returns:
         {name: result of `read`} for readable images, and a list of unreadable images with reasons.
@@ -119,51 +133,60 @@ def _histogram(
 ) -> tuple[np.ndarray, dict[str, int], list[str]]:
     """Count how often each channel has each value, in at most `most` images.
 
+    Args:
+        source: The images.
+        channels: The number of channels C.
+        most: The largest number of images.
+
     Returns:
         The counts, int64 (C, V); {name: 8 or 16 bits} for readable images; and a list of unreadable
-        images with reasons.
+        images, each with the reason.
     """
     count_CV = np.zeros((channels, VALUES), np.int64)
 
-    def bits_of(raw: bytes | np.ndarray) -> int:
+    def add_to_counts(raw: bytes | np.ndarray) -> int:
+        """Add the values of an image to `count_CV`, and return how many bits a value has."""
         array_CHW = decoding.decode_stored_values(raw, channels)
-        for channel, plane in enumerate(array_CHW):
-            count_CV[channel] += np.bincount(plane.ravel(), minlength=VALUES)
+        for channel, value_HW in enumerate(array_CHW):
+            count_CV[channel] += np.bincount(value_HW.ravel(), minlength=VALUES)
         return 8 * array_CHW.itemsize
 
-    bits, unreadable = _read(source, most, bits_of)
+    bits, unreadable = _read(source, most, add_to_counts)
     return count_CV, bits, unreadable
 
 
 def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, int]:
-    """Return two quantiles of a histogram.
+    """Return the values at two quantiles of a histogram.
 
     Args:
         count_V: How often each value occurs.
-        shares: The lower and the upper quantile to return, between 0 and 1.
+        shares: The lower and the upper quantile, between 0 and 1.
     """
-    share_V = count_V.cumsum() / count_V.sum()
-    lowest, highest = (int(np.searchsorted(share_V, share)) for share in shares)
-    return lowest, highest
+    # the share of values that are equal to or below each value
+    cumulative_V = count_V.cumsum() / count_V.sum()
+    low, high = (int(np.searchsorted(cumulative_V, share)) for share in shares)
+    return low, high
 
 
 def _proposed_range(count_V: np.ndarray, images: str) -> str:
-    """Write the error that images of 16 bits need data.range, with a range to copy.
+    """Return the text of the error that images of 16 bits need data.range, with a range to copy.
 
     The range contains all values except outliers. A value is an outlier if it is farther outside
     of the quantiles USUAL than these quantiles are apart.
 
     Args:
         count_V: How often each value occurs.
-        images: The number of images, for the message.
+        images: The number of images, such as "5 training images".
     """
-    seen_S = np.flatnonzero(count_V)
+    seen_S = np.flatnonzero(count_V)  # the values that occur, ascending
     low, high = _quantiles(count_V, USUAL)
-    # at most the distance high - low below low, or above high
-    usual_S = seen_S[(seen_S >= 2 * low - high) & (seen_S <= 2 * high - low)]
+    distance = high - low
+    usual_S = seen_S[(seen_S >= low - distance) & (seen_S <= high + distance)]
+    # a range has two different ends, even if all values are the same
     first = min(int(usual_S[0]), VALUES - 2)
     last = max(int(usual_S[-1]), first + 1)
-    clipped, total = count_V[:first].sum() + count_V[last + 1 :].sum(), count_V.sum()
+    total = count_V.sum()
+    clipped = total - count_V[first : last + 1].sum()
     return (
         f"data.range=null: images of 16 bits need a range. The values of {images} lie from"
         f" {seen_S[0]:,} to {seen_S[-1]:,} (1% quantile {low:,}, 99% quantile {high:,}). Use"
@@ -173,7 +196,13 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
 
 
 class _FileProperties(NamedTuple):
-    """Bits of a value, number of pages and transparency of a file, which RGB of 8 bits loses."""
+    """Properties of an image file that are lost when the image is read as RGB of 8 bits.
+
+    Attributes:
+        bits: Bits of a stored value, at least 8.
+        pages: Number of images in the file.
+        is_transparent: Whether the image has transparent pixels.
+    """
 
     bits: int
     pages: int
@@ -181,28 +210,43 @@ class _FileProperties(NamedTuple):
 
 
 def _warn_of_losses(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
-    """Warn that images of a split lose bits, pages or transparency when read as RGB of 8 bits."""
+    """Yield a warning for each property that images lose when they are read as RGB of 8 bits.
+
+    The properties are bits beyond 8, pages after the first, and transparency.
+
+    Args:
+        split: The name of the split.
+        source: The images of the split.
+        data: Not used.
+        of_bytes: As in `check`. If a reason is given, the warnings name no option to use.
+    """
     stored, _ = _read(source, LOOKED_AT, _read_properties)
-    checked = f"of {len(stored):,} checked images of {split}"
+    images = f"{len(stored):,} checked images of {split}"
     # images of more than 16 bits cannot be read
     deep = [name for name, file in stored.items() if 8 < file.bits <= 16]
     if deep:
-        text = f"{len(deep):,} {checked} ({stored[deep[0]].bits} in {deep[0]})"
-        hint = "To keep all bits of TIFF and .npy files, use data.range=[LOWEST,HIGHEST]. For grey"
-        hint = of_bytes or f"{hint} images of other formats, also set data.channels=1"
-        yield f"more than 8 bits in {text}. Only the upper 8 bits are used. {hint}"
+        bits = stored[deep[0]].bits
+        yield (
+            f"more than 8 bits in {len(deep):,} of {images} ({bits} in {deep[0]}). Only the upper 8"
+            f" bits are used. {of_bytes if of_bytes else KEEP_BITS}"
+        )
     several = [name for name, file in stored.items() if file.pages > 1]
     if several:
         pages = stored[several[0]].pages
-        text = f"{len(several):,} {checked} ({pages} in {several[0]})"
+        warning = (
+            f"several pages in {len(several):,} of {images} ({pages} in {several[0]}). Only the"
+            " first page is used"
+        )
         # data.range= too, because three channels without it are the colours of the first page
-        hint = f". To read grey pages as channels, use data.channels={pages} data.range=[0,255]"
-        yield f"several pages in {text}. Only the first page is used{'' if of_bytes else hint}"
+        remedy = f"To read grey pages as channels, use data.channels={pages} data.range=[0,255]"
+        yield warning if of_bytes else f"{warning}. {remedy}"
     transparent = [name for name, file in stored.items() if file.is_transparent]
     if transparent:
-        text = f"{len(transparent):,} {checked}, such as {transparent[0]}"
-        hint = "" if of_bytes else ". To read transparency as a channel, use data.channels=4"
-        yield f"transparent pixels in {text}. The background becomes white{hint}"
+        warning = (
+            f"transparent pixels in {len(transparent):,} of {images}, such as {transparent[0]}. The"
+            " background becomes white"
+        )
+        yield warning if of_bytes else f"{warning}. {KEEP_TRANSPARENCY}"
 
 
 def _read_properties(raw: bytes | np.ndarray) -> _FileProperties:
@@ -214,7 +258,13 @@ def _read_properties(raw: bytes | np.ndarray) -> _FileProperties:
 
 
 def _warn_of_clipping(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
-    """Warn that data.range clips values, or that images of 8 and of 16 bits are mixed.
+    """Yield warnings that data.range clips values, or that images of 8 and of 16 bits are mixed.
+
+    Args:
+        split: The name of the split.
+        source: The images of the split.
+        data: The recipe's options of the images, with data.range.
+        of_bytes: As in `check`. If a reason is given, images of 16 bits need no data.range.
 
     Raises:
         UserError: As `check`.
@@ -228,22 +278,23 @@ def _warn_of_clipping(split: str, source: Source, data: Data, of_bytes: str) -> 
         raise UserError(_proposed_range(count_V, images))
     lowest, highest = data.pixel_range
     first, last = _quantiles(count_V, MOST)
-    below, above = count_V[:lowest].sum(), count_V[highest + 1 :].sum()
     total = count_V.sum()
-    share, low, high = float((below + above) / total), float(below / total), float(above / total)
-    text = (
-        f"data.range=[{lowest},{highest}]: clips {share:.1%} of the values of {images}"
-        f" ({low:.1%} below the range, {high:.1%} above). {MOST[1] - MOST[0]:.1%} of the values lie"
-        f" from {first} to {last}"
+    below = count_V[:lowest].sum()
+    above = count_V[highest + 1 :].sum()
+    clipped = (below + above) / total
+    warning = (
+        f"data.range=[{lowest},{highest}]: clips {clipped:.1%} of the values of {images}"
+        f" ({below / total:.1%} below the range, {above / total:.1%} above)."
+        f" {MOST[1] - MOST[0]:.1%} of the values lie from {first} to {last}"
     )
-    if share > REFUSED:
-        raise UserError(f"{text}. Use a range that contains most values.")
-    if share > WARNED:
-        yield text
+    if clipped > REFUSED:
+        raise UserError(f"{warning}. Use a range that contains most values.")
+    if clipped > WARNED:
+        yield warning
     example_of = {num_bits: name for name, num_bits in bits.items()}
     if len(example_of) > 1 and highest > BYTES[1]:
-        text = (
-            f"some have 8 bits, such as {example_of[8]}, and some 16 bits, such as {example_of[16]}"
+        yield (
+            f"data.range=[{lowest},{highest}]: of {images}, some have 8 bits, such as"
+            f" {example_of[8]}, and some 16 bits, such as {example_of[16]}. The images of 8 bits do"
+            " not fit this range and count as unreadable"
         )
-        hint = "The images of 8 bits do not fit this range and count as unreadable"
-        yield f"data.range=[{lowest},{highest}]: of {images}, {text}. {hint}"

@@ -21,6 +21,8 @@ from .source import Source
 # classifier a billion outputs
 MOST_BY_HIGHEST = 2**16
 
+# Sentences of errors that say what to do
+TO_SAME_NAMES = "Use the same class names in all splits."
 TO_NUMBERS = "Name folders by these numbers, or name a column of numbers with data.label_column=."
 TO_NAMES = "Name folders by these classes, or name a column of classes with data.label_column=."
 
@@ -49,15 +51,17 @@ class ClassList(NamedTuple):
     def __str__(self) -> str:
         if self.names:
             return list_names(self.names)
-        return f"numbers (0 to {self.highest})" if self.highest >= 0 else "numbers"
+        if self.highest < 0:
+            return "numbers"
+        return f"numbers (0 to {self.highest})"
 
 
 def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
-    """Return the names of the classes that all lists share, starting with label 0.
+    """Return the names of the classes that all splits share, starting with label 0.
 
     Args:
-        lists: The classes of each split. A split without labels and names is ignored.
-        place: The option that names the images, for the error.
+        lists: {split: classes}. A split without labels and names is ignored.
+        place: The option that names the images, such as "data.path=photos", for the error.
 
     Raises:
         UserError: A number means different classes in two splits, or one split has bare numbers and
@@ -72,9 +76,13 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
     are_names_numbers = all(name == str(number) for number, name in enumerate(longest))
     if same_numbers(names) and (are_names_numbers or all(names)):
         return list(longest)
-    described = " ".join(f"Split {split} has {classes}." for split, classes in lists.items())
-    hint = "Use the same class names in all splits." if all(names) else TO_NUMBERS
-    raise UserError(f"{place}: the splits have different classes. {described} {hint}")
+    classes_of_splits = " ".join(
+        f"Split {split} has {classes}." for split, classes in lists.items()
+    )
+    raise UserError(
+        f"{place}: the splits have different classes. {classes_of_splits}"
+        f" {TO_SAME_NAMES if all(names) else TO_NUMBERS}"
+    )
 
 
 def pair_classes(
@@ -86,7 +94,7 @@ def pair_classes(
         names: The classifier's classes, in the order of its outputs; empty for bare numbers.
         images: The images to classify.
         init: The place of the classifier's weights, for errors.
-        place: The option that names the images, for errors.
+        place: The option that names the images, such as "data.path=photos", for errors.
         outputs: The number of the classifier's outputs, for errors; 0 where it is not known.
 
     Returns:
@@ -102,11 +110,11 @@ def pair_classes(
     classifier_classes, image_classes = ClassList(names, outputs - 1), ClassList.of(images)
     are_named = bool(names and images.classes)
     if not are_named and not (classifier_classes.are_numbers and image_classes.are_numbers):
-        text = (
-            f"the images have {image_classes} as classes, and init={init} has {classifier_classes}"
+        raise UserError(
+            f"{place}: the images have {image_classes} as classes, and init={init} has"
+            f" {classifier_classes}. Numbers cannot be matched with names."
+            f" {TO_NAMES if names else TO_NUMBERS}"
         )
-        hint = TO_NAMES if names else TO_NUMBERS
-        raise UserError(f"{place}: {text}. Numbers cannot be matched with names. {hint}")
     if not names:
         return np.array([int(name) for name in images.classes], np.int64)
     all_labels = np.unique(images.label_of(np.arange(len(images)))).tolist()
@@ -131,9 +139,11 @@ def pair_classes(
 
 
 def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
-    """Replace the labels of images, of any shape, by the numbers from `pair_classes`.
+    """Return labels replaced by the classifier's outputs.
 
-    Values below 0 (no label) stay.
+    Args:
+        label: Labels of images, integers of any shape. Values below 0 (no label) stay.
+        number_C: The output for each label, from `pair_classes`; None to replace nothing.
     """
     if number_C is None:
         return label
@@ -143,8 +153,13 @@ def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
 def num_classes(splits: Splits, data: Data, objective: str) -> int:
     """Return the number of classes for an objective that uses labels, or else 0.
 
-    For a stream, only the first images have been read by now. Later labels beyond this number are
-    refused.
+    For a stream, only the first images have been read by now. The stream gets the number of
+    classes, so that it refuses higher labels of later images.
+
+    Args:
+        splits: The splits of the run.
+        data: The recipe's options of the images.
+        objective: The name of the objective.
 
     Raises:
         UserError: As `count_classes`.
@@ -159,6 +174,11 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
 
 def count_classes(splits: Splits, data: Data, objective: str) -> int:
     """Count the classes: data.classes, else the number of class names, else highest label + 1.
+
+    Args:
+        splits: The splits of the run.
+        data: The recipe's options of the images.
+        objective: The name of the objective, for the error.
 
     Raises:
         UserError: A split has no labels (the message names `objective`), a label is out of range, a

@@ -36,7 +36,9 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
             raise UserError(
                 f"{key}={name}: {data.location} has no such column, {suggest(name, features)}"
             )
-    image_columns = [name for name, f in features.items() if isinstance(f, datasets.Image)]
+    image_columns = [
+        name for name, feature in features.items() if isinstance(feature, datasets.Image)
+    ]
     # masks are images too: their columns are tried last
     image_columns.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
     image_columns += [name for name, feature in features.items() if array_shape(feature)]
@@ -52,7 +54,9 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
             f"data.image_column={image}: this column of {data.location} holds {features[image]},"
             " not images. Name a column of images."
         )
-    class_columns = [name for name, f in features.items() if isinstance(f, datasets.ClassLabel)]
+    class_columns = [
+        name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)
+    ]
     usual_class_columns = [name for name in class_columns if name.lower() in LABEL_NAMES]
     other_columns = [name for name in usual_columns(features) if _holds_labels(features[name])]
     label_columns = usual_class_columns + class_columns + other_columns
@@ -68,10 +72,20 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
 def find_masks(features: Features, image: str, data: Data) -> Masks:
     """Return the column of masks: data.mask_column, else the first column with a usual name.
 
+    Args:
+        features: {column: type}.
+        image: The column of images, which holds no masks.
+        data: The options that name columns.
+
+    Returns:
+        The masks without a store. The column is "" if no column holds masks.
+
     Raises:
-        UserError: There is no such column, or it holds no images.
+        UserError: There is no column data.mask_column, or it holds no images.
     """
-    choices = [name for name, f in features.items() if _holds_images(f) and name != image]
+    choices = [
+        name for name, feature in features.items() if _holds_images(feature) and name != image
+    ]
     hint = f"No column can hold masks (columns: {', '.join(features)})"
     if choices:
         hint = f"Name a column of masks with data.mask_column= (columns: {', '.join(choices)})"
@@ -93,6 +107,10 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
 
 def check_group(features: Features, data: Data) -> None:
     """Check that the training images have the column of data.group, with a single value each.
+
+    Args:
+        features: {column: type}.
+        data: The recipe's options, with data.group.
 
     Raises:
         UserError: There is no such column, or it holds images or lists.
@@ -119,20 +137,21 @@ def array_shape(feature: Any) -> tuple[int | None, ...] | None:
 
 
 def holds_lists(feature: Any) -> bool:
-    """Return whether a column holds lists of class numbers."""
+    """Return whether a column holds lists of class numbers.
+
+    Args:
+        feature: The type of the column, from `datasets`.
+    """
     if not isinstance(feature, datasets.List | datasets.LargeList):
         return False
-    inner = feature.feature
-    if isinstance(inner, datasets.ClassLabel):
+    item = feature.feature
+    if isinstance(item, datasets.ClassLabel):
         return True
-    return isinstance(inner, datasets.Value) and inner.dtype.removeprefix("u").startswith("int")
+    return isinstance(item, datasets.Value) and item.dtype.startswith(("int", "uint"))
 
 
 def _holds_images(feature: Any) -> bool:
-    """Return whether a column holds encoded images.
-
-    They may be stored as Image, as bytes, or as {bytes, path}.
-    """
+    """Return whether a column holds encoded images: of type Image, bytes, or {bytes, path}."""
     if isinstance(feature, datasets.Image):
         return True
     if isinstance(feature, dict):
@@ -142,7 +161,8 @@ def _holds_images(feature: Any) -> bool:
 
 def _holds_labels(feature: Any) -> bool:
     """Return whether a column holds whole numbers or texts."""
-    return getattr(feature, "dtype", "").removeprefix("u").startswith("int") or holds_texts(feature)
+    type_name = getattr(feature, "dtype", "")
+    return type_name.startswith(("int", "uint")) or holds_texts(feature)
 
 
 def _is_named(feature: Any) -> bool:
@@ -166,13 +186,16 @@ def class_names(features: Features, label: str | None) -> list[str]:
 
 
 def list_columns(features: Features) -> str:
-    """List the columns with types, for the error that there are no labels."""
-    listed = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
-    return f" A label column holds {LABEL_KINDS}. The columns are {listed}."
+    """Return two sentences on the columns and their types, for the error without labels.
+
+    The text begins with a space, so that it can follow another sentence.
+    """
+    columns = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
+    return f" A label column holds {LABEL_KINDS}. The columns are {columns}."
 
 
 def _kind(feature: Any) -> str:
-    """Return what a column holds, in a few words."""
+    """Describe what a column holds in a few words, such as "images" or "int64"."""
     if _holds_images(feature) or array_shape(feature):
         return "images"
     if holds_lists(feature):

@@ -44,8 +44,6 @@ NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of NEW_SUBFILE_TYPE: a smaller copy of the first image, or its mask
 NEEDS_TIFFFILE = "this TIFF needs the package tifffile. Type pip install -e '.[tiff]' in the clone"
-EXPECTED_INTEGERS = "Expected whole numbers of 8 or 16 bits"
-OF_OTHERS = ". If the image is not RGB with 8 bits, set data.channels= or data.range="
 
 
 class TooLarge(ValueError):
@@ -80,8 +78,8 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     if isinstance(raw, np.ndarray):
         if raw.dtype != np.uint8 or raw.ndim != 3 or raw.shape[2] != 3:
             raise ValueError(
-                f"an array of type {raw.dtype} and shape {raw.shape}. Expected uint8 (H, W, 3),"
-                " unless data.channels= or data.range= is set"
+                f"the array has type {raw.dtype} and shape {raw.shape}. Use uint8 (H, W, 3), or set"
+                " data.channels= or data.range="
             )
         return rearrange(torch.from_numpy(raw), "h w c -> c h w")
     return call_decoder(_rgb, raw)
@@ -101,7 +99,7 @@ def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
     values = StoredValues(raw) if isinstance(raw, np.ndarray) else call_decoder(_values, raw)
     array = _channels_first(values, channels)
     if array.dtype.kind not in "ui":
-        raise ValueError(f"pixels of {array.dtype}. {EXPECTED_INTEGERS}")
+        raise ValueError(f"the pixels have type {array.dtype}. Use whole numbers of 8 or 16 bits")
     if array.dtype == np.uint8:
         return array
     _check_16_bits(array)
@@ -109,7 +107,11 @@ def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
 
 
 def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
-    """Call `read` on encoded bytes, and turn any error into a ValueError with a reason.
+    """Return `read(raw)`, and turn any error into a ValueError with a reason.
+
+    Args:
+        read: A function that reads or decodes an encoded image.
+        raw: Encoded bytes, or Missing.
 
     Raises:
         ValueError: As `decode`.
@@ -121,21 +123,28 @@ def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
     except TooLarge:
         raise
     except Exception as error:  # a file written by others may cause any error in a decoder
-        text = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", " ".join(str(error).split()))
-        raise ValueError(f"cannot decode the image: {text[:200]}") from None
+        line = " ".join(str(error).split())
+        # without the addresses of Python objects and the places in torchvision's source
+        message = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", line)
+        raise ValueError(f"cannot decode the image: {message[:200]}") from None
 
 
 def stored_bits(raw: bytes) -> int:
     """Return how many bits a stored value of an encoded image has, at least 8.
 
     More than 8 bits are reduced to 8 by `decode`.
+
+    Args:
+        raw: The encoded image.
     """
     if raw.startswith(PNG):
-        return max(8, raw[24])
+        return max(8, raw[24])  # the bit depth in the header
     if raw.startswith(TIFF):
         with open_image(raw) as image:
             bits = _tag(image, BITS_PER_SAMPLE)
-        return max(8, *bits) if isinstance(bits, tuple) else max(8, bits or 1)
+        if isinstance(bits, tuple):  # of each channel
+            return max(8, *bits)
+        return 8 if bits is None else max(8, bits)
     if raw.startswith(PORTABLE):
         packing = _packing(open_image(raw))
         if packing == "I;16B":
@@ -155,23 +164,31 @@ def images_in(raw: bytes) -> int:
     """Count the images in a TIFF, without smaller copies and masks; 1 for other formats.
 
     `decode` reads only the first image.
+
+    Args:
+        raw: The encoded image.
     """
     if not raw.startswith(TIFF):
         return 1
-    num_images = page = 0
+    num_images = 0
+    page = 0
     with open_image(raw) as image, suppress(EOFError):  # `seek` fails after the last page
         while True:
             # Pillow reads the tags before it refuses pixels that it cannot decode
             with suppress(SyntaxError):
                 image.seek(page)
-            is_copy_or_mask = (_tag(image, NEW_SUBFILE_TYPE) or 0) & REDUCED_OR_MASK
-            num_images += not is_copy_or_mask
+            flags = _tag(image, NEW_SUBFILE_TYPE)
+            if flags is None or not flags & REDUCED_OR_MASK:
+                num_images += 1
             page += 1
     return num_images
 
 
 def open_image(raw: bytes) -> Image.Image:
     """Open an image with Pillow from the header, without decoding pixels.
+
+    Args:
+        raw: The encoded image.
 
     Raises:
         ValueError: The format is not in PILLOW.
@@ -181,8 +198,13 @@ def open_image(raw: bytes) -> Image.Image:
         with warnings.catch_warnings(action="ignore"):  # about many pixels and damaged EXIF
             image = Image.open(io.BytesIO(raw), formats=PILLOW)
     except UnidentifiedImageError:
-        hint = OF_OTHERS if raw.startswith(TIFF) else ""
-        raise ValueError(f"damaged, or in none of the formats {', '.join(PILLOW)}{hint}") from None
+        formats = ", ".join(PILLOW)
+        if raw.startswith(TIFF):
+            raise ValueError(
+                f"the file is damaged, or in none of the formats {formats}. If the image is not RGB"
+                " with 8 bits, set data.channels= or data.range="
+            ) from None
+        raise ValueError(f"the file is damaged, or in none of the formats {formats}") from None
     _check_pixels(*image.size)
     return image
 
@@ -193,6 +215,9 @@ def from_pillow(image: Image.Image) -> np.ndarray:
     The image is rotated by the EXIF orientation, 16 bits are reduced to 8, and transparent pixels
     are composed over white.
 
+    Args:
+        image: An image that Pillow has opened.
+
     Raises:
         ValueError: The pixels have 32 bits, or are below 0.
     """
@@ -201,6 +226,9 @@ def from_pillow(image: Image.Image) -> np.ndarray:
 
 def is_transparent(raw: bytes) -> bool:
     """Return whether `decode` composes any pixel of an encoded image over white.
+
+    Args:
+        raw: The encoded image.
 
     Raises:
         ValueError: The image cannot be read.
@@ -238,6 +266,9 @@ def _compose_over_white(color_HW3: np.ndarray, alpha_HW: np.ndarray | None) -> n
 def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
     """Load an image and separate colors and alpha.
 
+    Args:
+        image: An image that Pillow has opened.
+
     Returns:
         The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
 
@@ -249,10 +280,12 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     if image.mode == "F" or image.mode.startswith("I"):
         color_HW3, alpha_HW = _grey_of_16_bits(image)
     elif image.has_transparency_data:
-        rgba = image
-        if image.mode != "RGBA":  # Pillow converts premultiplied grey to nothing but LA
-            rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-        color_HW3, alpha_HW = np.array(rgba.convert("RGB")), np.array(rgba.getchannel("A"))
+        if image.mode == "La":  # Pillow converts premultiplied grey to nothing but LA
+            rgba = image.convert("LA").convert("RGBA")
+        else:
+            rgba = image.convert("RGBA")
+        color_HW3 = np.array(rgba.convert("RGB"))
+        alpha_HW = np.array(rgba.getchannel("A"))
     else:
         return np.array(image.convert("RGB")), None
     # Programs that know no alpha leave it at 0 in a BMP, which browsers therefore show as opaque
@@ -266,6 +299,9 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
 def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
     """Load an image with one channel of more than 8 bits as RGB of 8 bits.
 
+    Args:
+        image: An image that Pillow has opened and loaded.
+
     Returns:
         As `_color_and_alpha`.
 
@@ -274,30 +310,38 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     """
     has_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not has_16_bits):
-        raise ValueError(f"pixels of 32 bits, with an unknown range. {EXPECTED_INTEGERS}")
-    value = np.asarray(image)
-    _check_16_bits(value)
+        raise ValueError(
+            "the range of pixels of 32 bits is unknown. Use whole numbers of 8 or 16 bits"
+        )
+    value_HW = np.asarray(image)
+    _check_16_bits(value_HW)
     # the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
     unused_bits = 4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8
-    grey = value >> unused_bits
+    grey_HW = value_HW >> unused_bits
     if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
-        grey = 255 - grey  # Pillow does this for 8 bits only
-    transparent = image.info.get("transparency")
-    alpha_HW = None if transparent is None else 255 * (value != transparent).astype(np.uint8)
-    return np.repeat(grey.astype(np.uint8)[..., None], 3, 2), alpha_HW
+        grey_HW = 255 - grey_HW  # Pillow does this for 8 bits only
+    color_HW3 = np.repeat(grey_HW.astype(np.uint8)[..., None], 3, 2)
+    transparent = image.info.get("transparency")  # the value of transparent pixels
+    if transparent is None:
+        return color_HW3, None
+    return color_HW3, 255 * (value_HW != transparent).astype(np.uint8)
 
 
 def _scale_transparent_color(image: Image.Image) -> None:
     """Scale the transparent color of a PNG to 8 bits, like the pixels.
 
     Pillow converts the pixels to 8 bits, but not the transparent color that it compares with them.
+
+    Args:
+        image: An image that Pillow has opened and not loaded. Its `info` is changed.
     """
     color = image.info.get("transparency")
     if color is None or image.format != "PNG":
         return
+    # such as "L" for grey of 8 bits, "L;4" for grey of 4 bits, "RGB;16B" for RGB of 16 bits
     kind, _, depth = str(_packing(image)).partition(";")
-    if kind == "L" and isinstance(color, int):
-        image.info["transparency"] = color * 255 // (2 ** int(depth or 8) - 1)
+    if kind == "L" and depth and isinstance(color, int):
+        image.info["transparency"] = color * 255 // (2 ** int(depth) - 1)
     elif kind == "RGB" and depth and isinstance(color, tuple):
         image.info["transparency"] = tuple(value >> 8 for value in color)
 
@@ -307,6 +351,9 @@ def _packing(image: Image.Image) -> Any:
 
     For PPM files, this is a tuple of the name and the highest value. After the pixels were loaded,
     it is "".
+
+    Args:
+        image: An image that Pillow has opened.
     """
     tiles = getattr(image, "tile", None)
     return tiles[0].args if tiles else ""
@@ -324,20 +371,22 @@ def _rgb(raw: bytes) -> Tensor:
     pixels = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB)
     if orientation == 1:
         return pixels
-    # torch turns pixels in a quarter of NumPy's time
+    # torch turns pixels in a quarter of the time that `_upright` takes
     turned = pixels.swapaxes(1, 2) if orientation > 4 else pixels
     return turned.flip(_mirrored(orientation, 1, 2))
 
 
 def _is_simple_webp(raw: bytes) -> bool:
-    """Return whether bytes are a WebP without extended header and without alpha.
+    """Return whether bytes are a WebP of one image, without EXIF, animation and alpha.
 
-    Such a file holds one image, without EXIF and animation (RFC 9649, 2.5 and 2.6). A lossless file
-    may have alpha (3.4).
+    A file without an extended header has one image without EXIF and animation. It has no alpha
+    unless it is lossless and a bit of its header says so (RFC 9649, 2.5, 2.6 and 3.4).
     """
-    if raw[:4] != b"RIFF" or raw[8:16] not in (b"WEBPVP8 ", b"WEBPVP8L"):
+    kind = raw[8:16]
+    if raw[:4] != b"RIFF" or kind not in (b"WEBPVP8 ", b"WEBPVP8L"):
         return False
-    return raw[8:16] == b"WEBPVP8 " or not int.from_bytes(raw[24:25]) & WEBP_ALPHA
+    is_lossless = kind == b"WEBPVP8L"
+    return not (is_lossless and int.from_bytes(raw[24:25]) & WEBP_ALPHA)
 
 
 def _rgb_array(raw: bytes) -> np.ndarray:
@@ -359,27 +408,34 @@ def _saved_array(raw: bytes) -> np.ndarray:
     _check_shape(shape)  # before memory is taken for the values
     array = np.load(io.BytesIO(raw), allow_pickle=False)
     if not array.size:
-        raise ValueError(f"an empty array of shape {array.shape}")
+        raise ValueError(f"the array is empty: its shape is {array.shape}")
     return array
 
 
 def _values(raw: bytes) -> StoredValues:
     """Read the stored values of all channels, in the order of the file.
 
+    Args:
+        raw: The encoded image.
+
     Raises:
-        ValueError: The file holds more than can be read.
+        ValueError: Pixels or images of the file would be lost.
         TooLarge: As `decode`.
     """
     if raw.startswith(NPY):
         return StoredValues(_saved_array(raw))
-    return _values_of_tiff(raw) if raw.startswith(TIFF) else _values_of_pillow(raw)
+    if raw.startswith(TIFF):
+        return _values_of_tiff(raw)
+    return _values_of_pillow(raw)
 
 
 def _values_of_pillow(raw: bytes) -> StoredValues:
     image = open_image(raw)
     # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
-        raise ValueError("a PNG of 16 bits and several channels. Save the image as TIFF or .npy")
+        raise ValueError(
+            "this is a PNG of 16 bits and several channels. Save the image as TIFF or .npy"
+        )
     if image.mode in ("P", "PA"):  # a palette: the file stores no channels of color
         return StoredValues(from_pillow(image), True)
     image.load()
@@ -391,20 +447,24 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
     """Read a TIFF of a single image with tifffile, whose samples or pages are the channels.
 
     Palettes and fewer than 8 bits are read like a PNG: as RGB, and as grey from 0 to 255.
+
+    Args:
+        raw: The encoded image.
     """
     try:
         import tifffile
     except ImportError:
         raise ValueError(NEEDS_TIFFFILE) from None
     with tifffile.TiffFile(io.BytesIO(raw)) as file:
-        series, page = file.series[0], file.series[0].keyframe
+        series = file.series[0]
+        page = series.keyframe  # the first page, whose tags hold for all
         _check_shape(series.shape)
         _check_series(file.series)
         if page.photometric == PALETTE or page.bitspersample < 8:
             if len(series.pages) > 1:
                 raise ValueError(
-                    f"a TIFF of {len(series.pages)} images with a palette or fewer than 8 bits."
-                    " Expected a single image"
+                    f"this is a TIFF of {len(series.pages)} images with a palette or fewer than 8"
+                    " bits. Use a file of a single image"
                 )
             return _values_of_pillow(raw)
         array, is_last = _read_series(series)
@@ -420,6 +480,9 @@ def _check_series(series: Sequence[Any]) -> None:
 
     Smaller copies and masks of the first image may be left out.
 
+    Args:
+        series: The images of a TIFF, from tifffile, which may have several pages each.
+
     Raises:
         ValueError: There are other images.
     """
@@ -427,31 +490,39 @@ def _check_series(series: Sequence[Any]) -> None:
     if others:
         shapes = " and ".join(str(page.shape) for page in (series[0], others[0]))
         raise ValueError(
-            f"a TIFF of {1 + len(others)} images of the shapes {shapes}. Expected a single image"
-            " whose samples or pages are the channels"
+            f"this is a TIFF of {1 + len(others)} images of the shapes {shapes}. Use a file of a"
+            " single image whose samples or pages are the channels"
         )
 
 
 def _read_series(series: Any) -> StoredValues:
     """Read the array of a tifffile series without axes of length 1, and find the channels' axis.
 
-    The names of the axes tell whether channels are samples (axis last) or pages (axis first). The
-    name Q tells nothing: tifffile uses it for an array (H, W, C) that it cut into pages itself.
+    tifffile names each axis by a letter: Y for rows, X for columns, and others for channels, which
+    are samples (YX first) or pages (YX last). The letter Q tells nothing, because tifffile uses it
+    for an array (H, W, C) that it cut into pages itself.
+
+    Args:
+        series: The images of a TIFF that form one array, from tifffile.
     """
-    sides = [
-        (axis, side)
-        for axis, side in zip(series.axes, series.shape, strict=True)
-        if side != 1 or axis in "YX"
-    ]
-    axes = "".join(axis for axis, _ in sides)
+    axes = ""
+    shape = []
+    for axis, side in zip(series.axes, series.shape, strict=True):
+        if side != 1 or axis in "YX":
+            axes += axis
+            shape.append(side)
     is_last = None
     if len(axes) == 3 and "YX" in axes and "Q" not in axes:
         is_last = axes.startswith("YX")
-    return StoredValues(series.asarray().reshape([side for _, side in sides]), is_last)
+    return StoredValues(series.asarray().reshape(shape), is_last)
 
 
 def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
-    """Return the values as an array (C, H, W).
+    """Return the stored values as an array (C, H, W).
+
+    Args:
+        values: The array, and whether its last axis is the channels.
+        channels: The number of channels C.
 
     Raises:
         ValueError: Neither the first nor the last axis has the length C, or both have it and the
@@ -463,13 +534,19 @@ def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
     # channels_last may be None: then both axes are possible
     may_be_first = array.ndim == 3 and array.shape[0] == channels and channels_last is not True
     may_be_last = array.ndim == 3 and array.shape[2] == channels and channels_last is not False
-    if may_be_first == may_be_last:
-        text = f"but data.channels={channels} expects (H, W, {channels}) or ({channels}, H, W)"
-        if may_be_first:
-            text = "whose first or last axis could be the channels. Save the image as TIFF, which"
-            text += " names the axis"
-        raise ValueError(f"an image of shape {array.shape}, {text}")
-    return array if may_be_first else np.moveaxis(array, 2, 0)
+    if may_be_first and may_be_last:
+        raise ValueError(
+            f"the image has shape {array.shape}, so the first or last axis could be the channels."
+            " Save the image as TIFF, which names the axis"
+        )
+    if may_be_first:
+        return array
+    if may_be_last:
+        return np.moveaxis(array, 2, 0)
+    raise ValueError(
+        f"the image has shape {array.shape}, but data.channels={channels} expects"
+        f" (H, W, {channels}) or ({channels}, H, W)"
+    )
 
 
 def _tag(image: Image.Image, number: int) -> Any:
@@ -481,6 +558,9 @@ def _orientation(image: Image.Image) -> int:
     """Return the orientation (1 to 8, EXIF 2.3) that Pillow's `exif_transpose` uses.
 
     Pillow looks in EXIF, then in XMP. An unreadable orientation counts as 1 (upright).
+
+    Args:
+        image: An image that Pillow has opened.
     """
     # a file written by others may cause any error
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
@@ -505,41 +585,63 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
 
 
 def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
-    """Return the axes to mirror for an orientation from 1 to 8.
+    """Return the axes to mirror for an EXIF orientation.
 
-    For the orientations 5 to 8, rows and columns are exchanged before.
+    Args:
+        orientation: 1 to 8. For 5 to 8, the caller has exchanged rows and columns before.
+        down: The axis along which rows follow each other.
+        across: The axis along which columns follow each other.
     """
-    return ((), (across,), (down, across), (down,))[(orientation - 1) % 4]
+    # of the orientations 1 to 4, and again of 5 to 8
+    mirrored_axes = ((), (across,), (down, across), (down,))
+    return mirrored_axes[(orientation - 1) % 4]
 
 
 def _check_pixels(width: int, height: int) -> None:
     """Check the size of an image before decoding.
 
+    Args:
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
+
     Raises:
         TooLarge: The image has more than MOST_PIXELS.
     """
     if width * height > MOST_PIXELS:
-        limit = f"more than the limit of {MOST_PIXELS // 10**6} million"
-        raise TooLarge(f"the header says {width} x {height} pixels, {limit}")
+        raise TooLarge(
+            f"the header says {width} x {height} pixels, more than the limit of"
+            f" {MOST_PIXELS // 10**6} million"
+        )
 
 
 def _check_shape(shape: Sequence[int]) -> None:
     """Check the size of an array before reading.
+
+    Args:
+        shape: The shape in the header of the array.
 
     Raises:
         TooLarge: The array has more values than MOST_PIXELS of RGB.
     """
     most = 3 * MOST_PIXELS
     if math.prod(shape) > most:
-        limit = f"more than the limit of {most // 10**6} million values"
-        raise TooLarge(f"the header says an array of shape {tuple(shape)}, {limit}")
+        raise TooLarge(
+            f"the header says an array of shape {tuple(shape)}, more than the limit of"
+            f" {most // 10**6} million values"
+        )
 
 
 def _check_16_bits(array: np.ndarray) -> None:
     """Check that whole numbers fit into 16 bits.
 
+    Args:
+        array: Whole numbers of any type.
+
     Raises:
         ValueError: Numbers are below 0 or above MOST_VALUE.
     """
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
-        raise ValueError(f"pixels from {array.min()} to {array.max()}. {EXPECTED_INTEGERS}")
+        raise ValueError(
+            f"the pixels have values from {array.min()} to {array.max()}. Use whole numbers of 8 or"
+            " 16 bits"
+        )

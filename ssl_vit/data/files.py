@@ -119,7 +119,8 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
     for image in images:
         images_of.setdefault(image.split, []).append(image)
     if column is None:
-        guesses += class_guesses if data.labels else []
+        if data.labels:
+            guesses += class_guesses
         reading = LabelRules("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
         values = {
             split: [image.label for image in split_images]
@@ -161,11 +162,11 @@ def are_dates(names: Collection[str]) -> bool:
 
 
 def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
-    """Return the images that belong to a split, sorted, and warnings about classes.
+    """Return all images that belong to a split, sorted, and a list of warnings about classes.
 
     Args:
         tree: All folders with data below the user's folder.
-        kind: "images" or "arrays".
+        kind: The kind of files to use, "images" or "arrays".
         guesses: A list to which warnings about splits are added.
     """
     folders = [folder for folder in tree.folders if folder.of(kind)]
@@ -234,7 +235,13 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """Read the rows of a metadata file, or a single empty row if JSON is no list of objects.
+    """Read the rows of a metadata file.
+
+    Args:
+        file: A file in Parquet, CSV, JSON Lines or JSON, by its suffix.
+
+    Returns:
+        {column: value} for each row, or a single empty row if JSON is no list of objects.
 
     Raises:
         UserError: The file cannot be read.
@@ -261,8 +268,9 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) -> str | None:
     """Return the metadata column that holds labels, or None if the folders give the labels.
 
-    As in `datasets`, an image folder has a column `image`, the columns of the metadata and, without
-    metadata, a column `label` with the names of the folders.
+    The column is data.label_column, else the first column with a usual name. As in `datasets`, an
+    image folder has a column `image`, the columns of the metadata and, without metadata, a column
+    `label` with the names of the folders.
 
     Args:
         root: The user's folder, for the error.
@@ -283,29 +291,40 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
     }
     for key, (name, choices) in options.items():
         if name is not None and name not in choices:
-            reasons = [f"{key}={name}: data.path={root} has no such column", *metadata.unused]
-            raise UserError(", ".join([*reasons, suggest(name, choices)]))
-    if data.label_column is not None:
-        return data.label_column if data.label_column in metadata.columns else None
-    return next(iter(labels.usual_columns(metadata.columns)), None)
+            unused = "".join(f" {file_and_reason}." for file_and_reason in metadata.unused)
+            raise UserError(
+                f"{key}={name}:{unused} data.path={root} has no such column,"
+                f" {suggest(name, choices)}"
+            )
+    if data.label_column is None:
+        return next(iter(labels.usual_columns(metadata.columns)), None)
+    # "label" may name the folders
+    return data.label_column if data.label_column in metadata.columns else None
 
 
 def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
-    """Return a warning if metadata have columns, but labels are in none of the columns."""
+    """Return a warning if metadata have columns, but labels are in none of the columns.
+
+    Args:
+        metadata: The rows of the metadata files.
+        data: The options that name columns.
+    """
     unused = [name for name in metadata.columns if name not in ("split", data.group)]
     if not unused or data.label_column is not None or labels.usual_columns(metadata.columns):
         return []
     if len(unused) == 1:
-        text = f"the metadata column {unused[0]} is not used"
-        return [f"{text}. To use the column as labels, set data.label_column={unused[0]}"]
-    text = f"the metadata columns {list_names(unused)} are not used"
-    return [f"{text}. To use a column as labels, name the column with data.label_column="]
+        return [
+            f"the metadata column {unused[0]} is not used. To use the column as labels, set"
+            f" data.label_column={unused[0]}"
+        ]
+    return [
+        f"the metadata columns {list_names(unused)} are not used. To use a column as labels, name"
+        " the column with data.label_column="
+    ]
 
 
 def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:
-    """Add warnings about images and rows of metadata that do not fit together.
-
-    A warning tells of images with several labels, images without a row, and rows without an image.
+    """Add warnings about images with several labels or without a row, and rows without an image.
 
     Args:
         images: All images.
@@ -339,11 +358,10 @@ def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses:
 
 
 def _about(metadata: Metadata) -> str:
-    """List the metadata columns, for the error that there are no labels."""
+    """Return a sentence with the metadata columns, for the error that there are no labels."""
     if not metadata.columns:
         return ""
-    listed = ", ".join(metadata.columns)
-    return f" The metadata columns are {listed}."
+    return f" The metadata columns are {', '.join(metadata.columns)}."
 
 
 def _groups(images: Sequence[_Image], metadata: Metadata, group: str | None) -> Groups | None:

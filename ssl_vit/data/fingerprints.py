@@ -1,8 +1,8 @@
 """Compute fingerprints: hashes of a split's images that are independent of the place. No torch.
 
-A split of at most WHOLE bytes is hashed in full. For a larger split, the labels, names and sizes of
-all files or images are hashed, and the contents of an evenly spaced sample of about WHOLE bytes. If
-an image outside of the sample is replaced by an image of the same name and size, the fingerprint
+A split of at most 1 GiB (MOST_BYTES) is hashed in full. For a larger split, the labels, names and
+sizes of all files or images are hashed, and the contents of an evenly spaced sample of about 1 GiB.
+If an image outside of the sample is replaced by an image of the same name and size, the fingerprint
 does not change. Images in a tar, and in a table without a column of paths, have no names.
 """
 
@@ -40,74 +40,87 @@ def fingerprint_splits(
     if splits.test is not None:
         sources["test"] = splits.test
     # several splits may be shares of the same store, which is hashed once
-    stores = {id(source.store): source for source in sources.values()}
-    store_prints = {key: fingerprint(source.all_rows()) for key, source in stores.items()}
-    prints = {name: store_prints[id(source.store)] for name, source in sources.items()}
+    source_of_store = {id(source.store): source for source in sources.values()}
+    store_fingerprints = {
+        store: fingerprint(source.all_rows()) for store, source in source_of_store.items()
+    }
+    fingerprints = {name: store_fingerprints[id(source.store)] for name, source in sources.items()}
     if splits.test is not None:
-        prints["test"] = fingerprint_of_share(splits.test, prints["test"])
+        fingerprints["test"] = fingerprint_of_share(splits.test, fingerprints["test"])
     if grouped:  # groups decide which images are cut off for testing and held out
         assert splits.train.groups is not None
-        prints["train"] = _hash_with_numbers(prints["train"], splits.train.groups.number_N)
+        fingerprints["train"] = _hash_with_numbers(
+            fingerprints["train"], splits.train.groups.number_N
+        )
     if masks:
-        mask_prints = {
-            key: _of_masks(source.all_rows())
-            for key, source in stores.items()
+        mask_fingerprints = {
+            store: _hash_masks(source.all_rows())
+            for store, source in source_of_store.items()
             if source.masks.column
         }
         for name, source in sources.items():
             if source.masks.column:
-                prints[f"masks of {name}"] = mask_prints[id(source.store)]
+                fingerprints[f"masks of {name}"] = mask_fingerprints[id(source.store)]
     if splits.stream is not None:
         files = _listed(Path(place)) if place else ""
-        prints["stream"] = _hash(f"{splits.stream.shards} {files}")
-    return prints
+        fingerprints["stream"] = _hash(f"{splits.stream.shards} {files}")
+    return fingerprints
 
 
-def fingerprint_held_out(splits: Splits, prints: dict[str, str]) -> str:
+def fingerprint_held_out(splits: Splits, fingerprints: dict[str, str]) -> str:
     """Return the fingerprint of the held-out images, on which losses and accuracies are measured.
 
     For a share, the fingerprint depends on the rows of the share, unlike the fingerprint in
-    `prints`.
+    `fingerprints`.
 
     Args:
         splits: The splits of a run.
-        prints: The result of `fingerprint_splits`.
+        fingerprints: The result of `fingerprint_splits`.
     """
-    return fingerprint_of_share(splits.validation, prints["validation"])
+    return fingerprint_of_share(splits.validation, fingerprints["validation"])
 
 
 def fingerprint(source: Source) -> str:
     """Return a hash of the number, classes, labels and contents of a split's images, in row order.
 
-    For a share, the hash also depends on which rows of the whole split it has.
+    Args:
+        source: The images. For a share of a split, the complete split is hashed, and then the rows
+            of the share.
     """
-    whole = source.all_rows()
-    size_N = whole.store.sizes()
-    step = _step(whole.store, size_N)
-    digest = hashlib.sha256(f"{len(size_N)} {whole.classes} {step}".encode())
-    if step > 1:
-        digest.update("\n".join(whole.store.names()).encode(errors="surrogateescape"))
+    full_split = source.all_rows()
+    size_N = full_split.store.sizes()
+    step = _step(full_split.store, size_N)
+    digest = hashlib.sha256(f"{len(size_N)} {full_split.classes} {step}".encode())
+    if step > 1:  # only every n-th image is read below
+        digest.update("\n".join(full_split.store.names()).encode(errors="surrogateescape"))
         digest.update(size_N.astype("<i8").tobytes())
-        digest.update(whole.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
+        digest.update(full_split.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
     for rows in _chosen(len(size_N), step):
-        images, labels = whole.fetch(rows)
+        images, labels = full_split.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
     return fingerprint_of_share(source, digest.hexdigest()[:16])
 
 
-def _of_masks(whole: Source) -> str:
-    """Return a hash of the masks of the rows whose images are hashed."""
-    size_N = whole.store.sizes()
+def _hash_masks(full_split: Source) -> str:
+    """Return a hash of the masks of a split, for the rows whose images are hashed."""
+    size_N = full_split.store.sizes()
     digest = hashlib.sha256()
-    for rows in _chosen(len(size_N), _step(whole.store, size_N)):
-        _digest(digest, whole.fetch_masks(rows))
+    for rows in _chosen(len(size_N), _step(full_split.store, size_N)):
+        _digest(digest, full_split.fetch_masks(rows))
     return digest.hexdigest()[:16]
 
 
 def _step(store: Store, size_N: np.ndarray) -> int:
-    """Return the distance between rows whose contents are hashed: 1 if all are hashed."""
-    return store.hashed_every or max(1, -(-int(size_N.sum()) // MOST_BYTES))
+    """Return the n of "hash the contents of every n-th image".
+
+    Args:
+        store: The store, which may set n itself.
+        size_N: The size of each encoded image in bytes.
+    """
+    if store.hashed_every:
+        return store.hashed_every
+    return max(1, -(-int(size_N.sum()) // MOST_BYTES))  # rounded up
 
 
 def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
@@ -117,19 +130,25 @@ def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
         digest.update(data)
 
 
-def fingerprint_of_share(source: Source, of_whole: str) -> str:
+def fingerprint_of_share(source: Source, whole_fingerprint: str) -> str:
     """Return the fingerprint of a source, which may be a share of a split.
 
     Args:
         source: The images.
-        of_whole: The fingerprint of the complete split, returned if `source` has all its images.
+        whole_fingerprint: The fingerprint of the complete split.
+
+    Returns:
+        For a share, a hash of `whole_fingerprint` and of the rows of the share. For a complete
+        split, `whole_fingerprint`.
     """
-    return _hash_with_numbers(of_whole, source.store_rows()) if source.is_share() else of_whole
+    if not source.is_share():
+        return whole_fingerprint
+    return _hash_with_numbers(whole_fingerprint, source.store_rows())
 
 
-def _hash_with_numbers(known: str, numbers: np.ndarray) -> str:
+def _hash_with_numbers(fingerprint: str, numbers: np.ndarray) -> str:
     """Return a fingerprint made of another fingerprint and of an array of integers."""
-    return _hash(f"{known} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
+    return _hash(f"{fingerprint} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
 
 
 def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
@@ -139,10 +158,15 @@ def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
 
 
 def _listed(place: Path) -> str:
-    """Return the names and sizes of the parquet files at a place, sorted, one file a line."""
-    files = [file for split_files in inspect(place).files.values() for file in split_files]
+    """Return the names and sizes in bytes of parquet files, sorted, one file a line.
+
+    Args:
+        place: A folder of parquet files, or a parquet file.
+    """
     root = place if place.is_dir() else place.parent
-    lines = [f"{file.relative_to(root).as_posix()} {file_bytes(file)}" for file in files]
+    lines = []
+    for files in inspect(place).files.values():
+        lines += [f"{file.relative_to(root).as_posix()} {file_bytes(file)}" for file in files]
     return "\n".join(sorted(lines))
 
 

@@ -28,13 +28,8 @@ CAPTIONS = 100
 PLAIN = {str, int, float, type(None)}  # types of values that may be labels or mean no label
 # Usual names of a column of labels, in the order in which columns are tried
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
-MISSING = {
-    "nan",
-    "na",
-    "n/a",
-    "null",
-    "none",
-}  # texts in a CSV column of numbers that mean no label
+# Texts in a CSV column of numbers that mean no label
+MISSING = {"nan", "na", "n/a", "null", "none"}
 WHOLE = re.compile(r" *[-+]?[0-9]{1,4000} *")  # not 1_000, which Python reads as 1000
 FRACTION = re.compile(r" *[-+]?([0-9]+\.[0-9]*|\.?[0-9]+)(e[-+]?[0-9]+)? *", re.IGNORECASE)
 
@@ -54,8 +49,10 @@ class LabelLists(NamedTuple):
 
     def describe(self) -> str:
         """Describe the length of the lists, such as ", up to 3 labels per image"."""
-        empty = f", {format_image_count(self.empty)} with an empty list" if self.empty else ""
-        return f", up to {self.longest} labels per image{empty}"
+        if not self.empty:
+            return f", up to {self.longest} labels per image"
+        images = format_image_count(self.empty)
+        return f", up to {self.longest} labels per image, {images} with an empty list"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +80,9 @@ class Labels:
 
     @cached_property
     def lowest_and_highest(self) -> tuple[int, int]:
-        """Return the lowest and the highest label.
+        """Return the lowest and the highest label of all images.
 
-        An image without a label counts as -1. Both are -1 if no image has a label.
+        An image without a label has the label -1. A split without images has -1 and -1.
         """
         labels = self.label_N[self.label_N != END] if self.lists else self.label_N
         if not len(labels):
@@ -212,10 +209,15 @@ def _read(
 
 
 def _name(value: Any, names: Sequence[str]) -> Any:
-    """Return the name of the class that a stored value stands for.
+    """Return the name of the class that a stored value means.
 
-    A value that is no whole number is returned unchanged. A number without a name is returned as a
-    text, and a negative number as None.
+    Args:
+        value: A class number, or anything else, which is returned unchanged.
+        names: Names of the classes, starting with number 0.
+
+    Returns:
+        The name of the class. For a class without a name, this is the number as a text, and for a
+        negative number None.
     """
     if type(value) is not int:
         return value
@@ -232,7 +234,9 @@ def _none(stored: Mapping[str, StoredLabels]) -> dict[str, Labels]:
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
     """Return whether every class number has the same name in all lists of class names.
 
-    This is the case if each list is the beginning of the longest list.
+    Args:
+        classes: Lists of class names, such as one for each split. They agree if each list is the
+            beginning of the longest list.
     """
     longest = max(classes, key=len, default=())
     return all(list(names) == list(longest[: len(names)]) for names in classes)
@@ -267,7 +271,7 @@ def number_classes(
 
     Args:
         values: One value for each image.
-        where: The beginning of error messages.
+        where: The beginning of errors, such as "data.label_column=label: data.path=photos".
         typed: Whether the text "7" is the name of a class, and not the number 7.
 
     Returns:
@@ -281,20 +285,22 @@ def number_classes(
         raise _no_label(next(value for value in values if type(value) not in PLAIN), where)
     # in the order of the images, so that an error names the first wrong value
     distinct = [value for value in dict.fromkeys(values) if not is_missing(value)]
-    if all(not isinstance(value, str) or (not typed and _number(value)) for value in distinct):
+    texts = [value for value in distinct if isinstance(value, str)]
+    names: list[str] = []
+    if not texts or (not typed and all(map(_number, texts))):  # class numbers
         distinct = [value for value in distinct if str(value).strip().lower() not in MISSING]
         label_of = {value: _whole(value, where) for value in distinct}
-        if any(abs(label) >= LIMIT for label in label_of.values()):
-            largest = max(label_of.values(), key=abs)
+        largest = max(label_of.values(), key=abs, default=0)
+        if abs(largest) >= LIMIT:
             raise UserError(f"{where} holds {largest}. Use class numbers below 2^63.")
-        return np.array([label_of.get(value, UNLABELLED) for value in values], np.int64), []
-    name_of = {
-        value: compose_unicode(value if isinstance(value, str) else str(_whole(value, where)))
-        for value in distinct
-    }
-    names = sorted_names({*name_of.values()})
-    label_of_name = {name: i for i, name in enumerate(names)}
-    label_of = {value: label_of_name[name] for value, name in name_of.items()}
+    else:
+        name_of = {
+            value: compose_unicode(value if isinstance(value, str) else str(_whole(value, where)))
+            for value in distinct
+        }
+        names = sorted_names({*name_of.values()})
+        number_of = {name: number for number, name in enumerate(names)}
+        label_of = {value: number_of[name] for value, name in name_of.items()}
     return np.array([label_of.get(value, UNLABELLED) for value in values], np.int64), names
 
 
@@ -312,6 +318,10 @@ def _number(text: str) -> bool:
 def _whole(value: Any, where: str) -> int:
     """Return a value such as 3, 3.0, "3" or "3.0" as a whole number.
 
+    Args:
+        value: A stored label.
+        where: The beginning of the error, such as "data.label_column=label: data.path=photos".
+
     Raises:
         UserError: The value is no whole number.
     """
@@ -325,12 +335,18 @@ def _whole(value: Any, where: str) -> int:
 
 
 def _no_label(value: Any, where: str) -> UserError:
-    text = f"{str(value)[:100]}, which is neither a whole number nor the name of a class"
-    return UserError(f"{where} holds {text}. If the values are no labels, use data.labels=false.")
+    return UserError(
+        f"{where} holds {str(value)[:100]}, which is neither a whole number nor the name of a"
+        " class. If the values are no labels, use data.labels=false."
+    )
 
 
 def _lists(stored: StoredLabels, reading: LabelRules) -> Labels:
     """Read the labels of a split as lists of class numbers.
+
+    Args:
+        stored: The stored labels of the split.
+        reading: The column, and the description of where the labels come from.
 
     Raises:
         UserError: A value is no list of class numbers, or the lists seem to be multi-hot: a list
@@ -361,7 +377,7 @@ def pad_lists(values: Sequence[Any], where: str) -> np.ndarray:
 
     Args:
         values: A list, a number or None for each image.
-        where: The beginning of error messages.
+        where: The beginning of errors, such as "data.label_column=label: data.path=photos".
 
     Raises:
         UserError: A value is something else.

@@ -49,9 +49,8 @@ IMAGES = (
 )
 KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
 SHARDS = ("parquet", "tar")
-IMAGE_KINDS = tuple(
-    dict.fromkeys(("images", *KINDS.values()))
-)  # kinds with a file for each image, by precedence
+# Kinds with a file for each image; a folder with files of both kinds has images only
+IMAGE_KINDS = ("images", "arrays")
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
@@ -141,12 +140,14 @@ def inspect(place: Path) -> Contents:
     """
     if not place.is_dir():
         if place.exists() and not place.is_file():
-            raise UserError(f"data.path={place}: not a regular file or folder. Use another path.")
+            raise UserError(
+                f"data.path={place}: this path is not a regular file or folder. Use another path."
+            )
         kind = place.suffix[1:].lower()
         if kind not in SHARDS:
             raise UserError(
-                f"data.path={place}: not a folder, parquet file or tar. Put the images into a"
-                " folder."
+                f"data.path={place}: this path is not a folder, parquet file or tar. Put the images"
+                " into a folder."
             )
         guesses = []
         if any(ROLE[split] != "train" for split in splits_in_file(place.name)):
@@ -157,11 +158,16 @@ def inspect(place: Path) -> Contents:
     tree = walk(place)
     kinds = [kind for kind in (*SHARDS, *IMAGE_KINDS) if tree.count(kind)]
     skipped = [format_count(count, what) for what, count in sorted(tree.skipped.items())]
-    if not kinds:
-        inside = f", only {', '.join(skipped)}" if skipped else ""
-        remedy = "Unpack the .zip files" if ".zip files" in tree.skipped else "Use another folder"
+    if not kinds and not skipped:
         raise UserError(
-            f"data.path={place}: no images, parquet files or tars in this folder{inside}. {remedy}."
+            f"data.path={place}: this folder has no images, parquet files or tars. Use another"
+            " folder."
+        )
+    if not kinds:
+        remedy = "Unpack the .zip files." if ".zip files" in tree.skipped else "Use another folder."
+        raise UserError(
+            f"data.path={place}: this folder has no images, parquet files or tars, only"
+            f" {', '.join(skipped)}. {remedy}"
         )
     kind = kinds[0]
     shards: dict[str, list[Path]] = {}
@@ -205,14 +211,21 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
     If the name of every image begins with a split (`test_01.png`), each image belongs to this
     split. Otherwise all images belong to train.
+
+    Args:
+        names: Names of the images, without folders.
     """
     matches = [FIRST.match(name.lower()) for name in names]
     if all(matches):
         return [match[1] for match in matches if match], []
     like_a_split = [name for name, match in zip(names, matches, strict=True) if match]
-    text = f"only {len(like_a_split):,} of {len(names):,} images are named like a split"
-    text += f" ({list_names(like_a_split)}). All images are used as train"
-    return ["train"] * len(names), [text] if like_a_split else []
+    guesses = []
+    if like_a_split:
+        guesses.append(
+            f"only {len(like_a_split):,} of {len(names):,} images are named like a split"
+            f" ({list_names(like_a_split)}). All images are used as train"
+        )
+    return ["train"] * len(names), guesses
 
 
 def role(split: str) -> str:
@@ -224,6 +237,10 @@ def choose(name: str, splits: Collection[str]) -> str | None:
     """Return the split called `name`, else the only split with the same role, else None.
 
     For example, "test" chooses the split "eval" if there is no split "test".
+
+    Args:
+        name: Name of the split to choose.
+        splits: Names of all splits.
     """
     if name in splits:
         return name
@@ -257,11 +274,12 @@ def walk(root: Path) -> Tree:
             ) from None
         files: dict[str, list[str]] = {}
         for entry in sorted_entries:
+            kind = kind_of(entry.name)
             if is_hidden(entry.name):
                 skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
             elif _is_folder(entry):
                 waiting.append((join(path, entry.name), parents_and_self))
-            elif (kind := kind_of(entry.name)) is None:
+            elif kind is None:
                 skipped[other_kind(entry.name)] += 1
             else:
                 _check_regular(entry, root)
@@ -311,6 +329,10 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
 
     A broken link is accepted: it counts as an image that cannot be read.
 
+    Args:
+        entry: A file, link, pipe, socket or device.
+        root: The user's folder, for the error.
+
     Raises:
         UserError: The entry is a pipe, socket or device, or a link to one of them.
     """
@@ -335,7 +357,7 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
     for folder in tree.folders:
         folder_splits = [split_of_folder(part) for part in folder.path.split("/")]
         for name in folder.of(kind):
-            named_splits = [split for split in folder_splits if split] + splits_in_file(name)
+            named_splits = [*filter(None, folder_splits), *splits_in_file(name)]
             path = join(folder.path, name)
             if not named_splits:
                 without_split.append(path)
@@ -383,7 +405,7 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
     """Find the level of the folders that are splits: 1 in `photos/train/cat`.
 
     Args:
-        paths: The names of the folders from the top to each folder of images.
+        paths: For each folder of images, the names of the folders that lead to it from the top.
 
     Returns:
         The first level whose folders are all splits, or None; and warnings about levels where only
@@ -403,28 +425,36 @@ def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
             continue
         if level <= common_depth and _same_classes(deep, level, split_of):
             return level, []
-        splits = list_names(sorted(name for name, split in split_of.items() if split))
+        like_splits = list_names(sorted(name for name, split in split_of.items() if split))
         others = sorted(name for name, split in split_of.items() if not split)
-        outside = "some images are outside such folders"
         if others:
-            outside = f"{list_names(others)} could not"
-        guesses.append(f"{splits} could name a split, but {outside}. All folders count as classes")
+            guesses.append(
+                f"{like_splits} could name a split, but {list_names(others)} could not. All folders"
+                " count as classes"
+            )
+        else:
+            guesses.append(
+                f"{like_splits} could name a split, but some images are outside such folders. All"
+                " folders count as classes"
+            )
     return None, guesses
 
 
 def _same_classes(
-    paths: Iterable[tuple[str, ...]], level: int, named: dict[str, str | None]
+    paths: Iterable[tuple[str, ...]], level: int, split_of: dict[str, str | None]
 ) -> bool:
     """Return whether train and another split have mostly the same subfolders, which are classes.
 
+    More than half of the other split's subfolders must be subfolders of train too.
+
     Args:
-        paths: The folders' names from the top to each folder of images.
+        paths: For each folder of images, the names of the folders that lead to it from the top.
         level: The position of the splits' folders in `paths`.
-        named: The split that each folder of this level names, None for no split.
+        split_of: {name of a folder of this level: split}, None for a folder that is no split.
     """
     subfolders: dict[str, set[str]] = {}
     for path in paths:
-        split = named[path[level]]
+        split = split_of[path[level]]
         if split and len(path) > level + 1:
             subfolders.setdefault(ROLE[split], set()).add(path[level + 1])
     train = subfolders.pop("train", set())
@@ -432,34 +462,47 @@ def _same_classes(
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the longest path that all folders begin with, ignoring images at the top."""
+    """Return the longest path that all folders of images begin with.
+
+    Args:
+        paths: The names of the folders that lead to each folder of images. The empty path of
+            images at the top is ignored.
+    """
     below_top = [path for path in paths if path]
     if not below_top:
         return ()
-    # names that the first and the last path in sorted order share are in all paths between
+    # the beginning that the first and the last path in sorted order share is in all paths between
     first = min(below_top)
     last = max(below_top)
-    same = [a == b for a, b in zip(first, last, strict=False)]
-    return first[: [*same, False].index(False)]
+    depth = 0
+    while depth < min(len(first), len(last)) and first[depth] == last[depth]:
+        depth += 1
+    return first[:depth]
 
 
 def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """Return {folder: class}, without the folders that have no class, and a list of warnings.
+    """Return the class of each folder of images, and a list of warnings.
 
     If all folders are equally deep, the class is the name of the folder with the images. Otherwise
     the class is the first name in which the paths differ.
+
+    Args:
+        paths: The names of the folders that lead to each folder of images.
+
+    Returns:
+        {path: class}, without the folders that have no class; and the warnings.
     """
-    common = _common(paths)
-    deeper = [path for path in set(paths) if len(path) > len(common)]
-    if len({len(path) for path in deeper}) <= 1:
-        label_of = {path: path[-1] for path in deeper}
+    depth = len(_common(paths))  # folders that lead to all images
+    below_common = [path for path in set(paths) if len(path) > depth]
+    if len({len(path) for path in below_common}) <= 1:
+        label_of = {path: path[-1] for path in below_common}
         counts = Counter(label_of.values())
         repeated = sorted(name for name, count in counts.items() if count > 1)
         guesses = []
         if repeated:
             guesses.append(f"folders with the same name are one class: {list_names(repeated)}")
     else:
-        label_of = {path: path[len(common)] for path in deeper}
+        label_of = {path: path[depth] for path in below_common}
         guesses = ["folders are nested to different depths. The outermost folders are the classes"]
     if len(set(label_of.values())) < 2:
         return {}, []

@@ -30,7 +30,15 @@ EVALUATION_KEY = 4
 def _steps(
     source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
 ) -> Iterator[Samples]:
-    """Yield the samples of each micro-batch of this process, in the steps `start` to `stop` - 1."""
+    """Yield the samples of each micro-batch of this process.
+
+    Args:
+        source: The training images.
+        batch_layout: The sizes of the global batch and of micro-batches.
+        seed: The seed of the order of images.
+        start: The first step.
+        stop: The step after the last step.
+    """
     size = batch_layout.device_batch
     for step in range(start, stop):
         for micro_batch in range(batch_layout.accumulation_steps):
@@ -98,7 +106,11 @@ class StreamReader:
         self.stream.cursors[cursor.image] = cursor
 
     def _cursor_of(self, image: int) -> Cursor:
-        """Return the last recorded start of a window at or before this process's n-th image."""
+        """Return the last recorded start of a window at or before an image of this process.
+
+        Args:
+            image: The number of the image among this process's images.
+        """
         cursors = self.stream.cursors
         return cursors[max(first for first in cursors if first <= image)]
 
@@ -121,7 +133,13 @@ class StreamReader:
             yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
 
     def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, StreamedImage]]:
-        """Yield (number, image) of this process's shuffled images `first` to `last` - 1."""
+        """Yield this process's images in shuffled order, each with its number.
+
+        Args:
+            seed: The seed by which the images of a window are shuffled.
+            first: The number of the first image.
+            last: The number after the last image.
+        """
         if first >= last:
             return
         layout = self.batch_layout
@@ -141,7 +159,14 @@ class StreamReader:
 
 
 def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int) -> np.ndarray:
-    """Return the indices of a step's global batch in the training split."""
+    """Return the indices in the training split of the images of a step, int64 (batch,).
+
+    Args:
+        step: The number of the step, from 0.
+        source: The training images, or the reader of a stream.
+        batch: Images in a global batch.
+        seed: The seed of the order of images.
+    """
     if isinstance(source, StreamReader):
         return np.arange(step * batch, (step + 1) * batch)
     return samples_at(step * batch, batch, len(source), seed).index
@@ -153,34 +178,43 @@ def _as_is(batch: Batch) -> Batch:
 
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
-    """Return about how many bytes a micro-batch takes."""
-    bytes_per_sample = bytes_in_batch(data, data.size) * (VIEWS if views else 1)
-    if views:
+    """Return about how many bytes a micro-batch takes.
+
+    Args:
+        data: The recipe's options of the images.
+        batch_layout: The size of a micro-batch.
+        views: The views of each image, None for no views.
+    """
+    bytes_per_sample = 64  # more than the label, index, key and hash take
+    if views is None:
+        bytes_per_sample += bytes_in_batch(data, data.size)
+    else:
+        bytes_per_sample += VIEWS * bytes_in_batch(data, data.size)
         bytes_per_sample += views.local * bytes_in_batch(data, views.local_size)
-    bytes_per_sample += 64  # more than the label, index, key and hash take
     return batch_layout.device_batch * bytes_per_sample
 
 
 def image_loader(images: Dataset, order: Iterable[Any], workers: int, size: int = 0) -> DataLoader:
-    """Return a DataLoader with as many workers as fit into shared memory.
+    """Return a DataLoader that yields a Batch for each entry of `order`.
 
-    With a GPU, batches are put into pinned memory.
+    The loader has at most as many workers as fit into shared memory. If there is a GPU, batches are
+    put into pinned memory.
 
     Args:
         images: A dataset whose `__getitems__` returns a Batch.
-        order: What `__getitems__` is called with, for each batch.
-        workers: The requested number of workers.
+        order: For each batch, the argument of `__getitems__`.
+        workers: The requested number of worker processes, 0 to load in this process.
         size: The size of a batch in bytes.
     """
-    number = limit_workers(workers, size)
+    workers = limit_workers(workers, size)
     return DataLoader(
         images,
         batch_sampler=order,
         collate_fn=_as_is,  # type: ignore[arg-type]
-        num_workers=number,
+        num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # leaves torch's global generator untouched
-        prefetch_factor=PREFETCH if number else None,
+        prefetch_factor=PREFETCH if workers else None,
         worker_init_fn=init_worker,
     )
 
@@ -235,8 +269,11 @@ def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> lis
     """
     rows_here = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
-    batches = (rows_here[start : start + size] for start in range(0, len(rows_here), size))
-    return [Samples(batch, rng.key(key, batch)) for batch in batches]
+    batches = []
+    for start in range(0, len(rows_here), size):
+        row_B = rows_here[start : start + size]
+        batches.append(Samples(row_B, rng.key(key, row_B)))
+    return batches
 
 
 def held_out_rows(source: Source, most: int, first: int = 0) -> np.ndarray:
@@ -323,7 +360,15 @@ def evaluation_loader(
 def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
-    """Yield the first `count` training samples, at most one epoch, in batches of `size` images."""
+    """Yield the first training samples of a run, at most one epoch.
+
+    Args:
+        source: The training images.
+        data: The recipe's options of the images.
+        seed: The seed of the order of images and of random crops.
+        count: The number of samples.
+        size: Images in a batch. The last batch may be smaller.
+    """
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
     for start in range(0, count, size):

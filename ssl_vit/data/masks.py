@@ -46,7 +46,7 @@ def known_classes(splits: Splits, data: Data) -> int | None:
 
 
 def choose_images(source: Source, most: int | None) -> Source:
-    """Return at most `most` random images of a split, the same images for each call."""
+    """Return at most `most` random images, the same at each call. None: return all images."""
     if most is None or most >= len(source):
         return source
     return source.subset(first_permuted_rows(source, most, CHOICE_KEY))
@@ -55,7 +55,9 @@ def choose_images(source: Source, most: int | None) -> Source:
 def decode(raw: bytes | np.ndarray) -> Tensor:
     """Decode a mask to int32 (H, W), turned by the EXIF orientation.
 
-    The values are the indices of a palette or the stored values of one channel.
+    Args:
+        raw: Classes of the pixels (H, W), or an encoded image with a palette, whose indices are the
+            classes, or with one channel, whose values are the classes.
 
     Raises:
         ValueError: The mask cannot be decoded, or has several channels.
@@ -122,28 +124,34 @@ class MaskedImages(ImageDataset):
     def _check(self, row: int, image: Tensor, mask_HW: Tensor) -> None:
         """Check the size and the classes of a row's mask.
 
+        Args:
+            row: The row, for the error.
+            image: The decoded image (C, H, W).
+            mask_HW: The class of each pixel.
+
         Raises:
             UserError: The mask has another size than its image, or a class out of range.
         """
         name = self.source.name(row)
-        prefix = f"data.mask_column={self.source.masks.column}"
-        if image.shape[1:] != mask_HW.shape:
-            sizes = [f"{side.shape[-1]} x {side.shape[-2]}" for side in (mask_HW, image)]
+        column = self.source.masks.column
+        _, height, width = image.shape
+        mask_height, mask_width = mask_HW.shape
+        if (mask_height, mask_width) != (height, width):
             raise UserError(
-                f"{prefix}: {name}: the mask has {sizes[0]} pixels and the image {sizes[1]}. Use"
-                " the same size."
+                f"data.mask_column={column}: {name}: the mask has {mask_width} x {mask_height}"
+                f" pixels and the image {width} x {height}. Use the same size."
             )
         ignore = self.data.mask_ignore
         classes = mask_HW[mask_HW != ignore]
         if not len(classes):
             return
         low, high = int(classes.min()), int(classes.max())
-        most = self.classes or MOST_CLASSES
-        if low < 0 or high >= most:
-            wrong_class = low if low < 0 else high
+        limit = self.classes or MOST_CLASSES
+        if low < 0 or high >= limit:
             raise UserError(
-                f"{prefix}: {name}: the mask has the class {wrong_class:,}. Use 0 to {most - 1:,}"
-                f" (data.mask_classes=), or {ignore} for pixels to ignore (data.mask_ignore=)."
+                f"data.mask_column={column}: {name}: the mask has the class"
+                f" {low if low < 0 else high:,}. Use 0 to {limit - 1:,} (data.mask_classes=), or"
+                f" {ignore} for pixels to ignore (data.mask_ignore=)."
             )
 
 

@@ -26,12 +26,13 @@ DRAWN_HASHED = 64  # embedded images whose hash shows whether the code still dra
 
 
 class OpenedData(NamedTuple):
-    """Data that were opened.
+    """Splits of a recipe's data.
 
     Attributes:
-        splits: Every split with images; for streams, a function from a seed to the stream.
-        skipped: Descriptions of what was left out.
-        guesses: Assumptions.
+        splits: {name: images} of every split with images; for streams, {name: a function that
+            takes a seed and returns the stream}.
+        skipped: Descriptions of the files that are not used, such as "3 .txt files".
+        guesses: Assumptions about the data, for warnings.
     """
 
     splits: dict[str, Any]
@@ -67,16 +68,20 @@ class DrawnStore(Store):
 def open_splits(data: Data) -> OpenedData:
     """Open all splits of the folder, data set on the Hub or embedded set that a recipe names.
 
+    Args:
+        data: The recipe's options of the images: data.path, data.hub or the embedded set.
+
     Raises:
         UserError: There are no images, or a column does not exist.
     """
-    guesses: list[str] = []
     if data.path:
         return _open_path(layout.inspect(Path(data.path)), data)
     if data.hub:
         from . import tables
 
-        return OpenedData(tables.open_tables(tables.load_hub(data), data, {}, guesses), [], guesses)
+        guesses: list[str] = []
+        splits = tables.open_tables(tables.load_hub(data), data, {}, guesses)
+        return OpenedData(splits, [], guesses)
     if data.channels != 3:
         raise UserError(
             f"data.channels={data.channels}: data={EMBEDDED} has 3 channels. Use data.channels=3,"
@@ -121,6 +126,9 @@ def _open_path(contents: Contents, data: Data) -> OpenedData:
 def open_streams(data: Data) -> OpenedData:
     """Open each split as a stream, from the Hub or from parquet files without a copy in a cache.
 
+    Args:
+        data: The recipe's options of the images.
+
     Raises:
         UserError: There are no images, the data are no parquet files, or a stream cannot read the
             labels.
@@ -148,17 +156,17 @@ def open_streams(data: Data) -> OpenedData:
 
 
 def _of_table(
-    rows: "datasets.IterableDataset", data: Data, known: "Parquet | None", guesses: list[str]
+    rows: "datasets.IterableDataset", data: Data, parquet: "Parquet | None", guesses: list[str]
 ) -> Callable[[int], Stream]:
     """Return a function that takes a seed and returns the stream of a table.
 
-    Labels that are texts cannot be used, because the classes are known only after all rows were
-    read. They are an error if data.label_column names their column, and else not used.
+    A stream cannot use texts as labels, because the classes are known only after all rows were
+    read. A column of texts is an error if data.label_column names it, and is else not used.
 
     Args:
         rows: The table.
         data: The recipe's options of the images.
-        known: The classes of the split's parquet files, None for a data set on the Hub.
+        parquet: The classes of the split's parquet files, None for a data set on the Hub.
         guesses: A list to which warnings are added.
 
     Raises:
@@ -167,25 +175,30 @@ def _of_table(
     from . import columns, tables
 
     rows = rows if rows.features else rows._resolve_features()
-    image, label, classes, about, _ = tables.find_columns(rows.features, data, known)
+    image, label, classes, about, _ = tables.find_columns(rows.features, data, parquet)
     if columns.array_shape(rows.features[image]):
         raise UserError(
             f"data.stream=true: column {image} holds arrays, which a stream cannot read. Use"
             " data.stream=false."
         )
-    if label and data.labels and columns.holds_texts(rows.features[label]):
-        text = f"column {label} holds texts as labels, which a stream cannot number"
-        if data.label_column:
-            raise UserError(f"data.label_column={label}: {text}. Use data.stream=false.")
-        guesses.append(f"labels are not used, because {text}. To use labels, set data.stream=false")
+    if not data.labels:
         label = None
-    if label and data.labels and columns.holds_lists(rows.features[label]):
+    if label and columns.holds_texts(rows.features[label]):
+        if data.label_column:
+            raise UserError(
+                f"data.label_column={label}: column {label} holds texts as labels, which a stream"
+                " cannot number. Use data.stream=false."
+            )
+        guesses.append(
+            f"labels are not used, because column {label} holds texts as labels, which a stream"
+            " cannot number. To use labels, set data.stream=false"
+        )
+        label = None
+    if label and columns.holds_lists(rows.features[label]):
         raise UserError(
             f"data.label_column={label}: column {label} holds lists of labels, which a stream does"
             " not read. Use data.stream=false."
         )
-    if not data.labels:
-        label = None
     roots = [root.resolve() for root in tables.file_roots(data)]
     read_file = partial(tables.read_below, roots=roots) if data.path else read_hub_file
     labels = no_labels(0, about)

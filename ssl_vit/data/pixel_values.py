@@ -45,6 +45,10 @@ def decoder(data: Data) -> Decoder:
 def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
     """Decode an image to the stored channels, integers (C, H, W), clipped to data.range.
 
+    Args:
+        raw: An encoded image or an array.
+        data: Options of the images, with the number of channels and the range.
+
     Raises:
         ValueError: The image cannot be read, or its values have another number of bits.
     """
@@ -52,10 +56,12 @@ def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     if data.range is None:
-        raise ValueError(f"pixels of {array.dtype}, which need data.range=[LOWEST,HIGHEST]")
+        raise ValueError(f"the pixels have type {array.dtype}. Set data.range=[LOWEST,HIGHEST]")
     lowest, highest = data.pixel_range
     if array.dtype == np.uint8 and highest > BYTES[1]:  # the image would be nearly black
-        raise ValueError(f"pixels of 8 bits, but data.range=[{lowest},{highest}] is for 16 bits")
+        raise ValueError(
+            f"the pixels have 8 bits, but data.range=[{lowest},{highest}] is for 16 bits"
+        )
     return torch.from_numpy(array.astype(np.int32).clip(lowest, highest)).to(pixel_type(data))
 
 
@@ -70,7 +76,11 @@ def pixel_type(data: Data) -> torch.dtype:
 def check_integers(pixels: object, data: Data) -> None:
     """Check that pixels are a tensor of the integer type that images of `data` have.
 
-    The range of values of another type is not known.
+    Other types are refused, because the range of their values is not known.
+
+    Args:
+        pixels: What a caller gives as images.
+        data: Options of the images, with the range of the pixels.
 
     Raises:
         TypeError: Pixels are no such tensor.
@@ -80,9 +90,13 @@ def check_integers(pixels: object, data: Data) -> None:
     if isinstance(pixels, Tensor) and pixels.dtype in allowed:
         return
     kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
+    if of_bytes:
+        raise TypeError(f"the images have type {kind}. {OF_BYTES}")
     lowest, highest = data.pixel_range
-    of_others = f"Expected torch.int32 or torch.uint16 values from {lowest} to {highest}"
-    raise TypeError(f"images of type {kind}. {OF_BYTES if of_bytes else of_others}")
+    raise TypeError(
+        f"the images have type {kind}. Expected torch.int32 or torch.uint16 values from {lowest} to"
+        f" {highest}"
+    )
 
 
 def evaluation_images(images: Any, data: Data) -> Tensor:
@@ -103,13 +117,15 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
         ValueError: An array has another shape, an image has no pixels, or there are no images.
     """
     if isinstance(images, np.ndarray) and images.ndim == 4:
-        parts = list(_channels_last(images) if data.is_rgb else images)
+        singles = list(_channels_last(images) if data.is_rgb else images)
+    elif isinstance(images, list | tuple):
+        singles = list(images)
     else:
-        parts = list(images) if isinstance(images, list | tuple) else [images]
-    if not parts:
-        raise ValueError(f"no images. {EXPECTED if data.is_rgb else CHANNELS}")
-    read = _rgb_array if data.is_rgb else _channel_array
-    decoded = [decoder(data)(read(part)) for part in parts]
+        singles = [images]
+    if not singles:
+        raise ValueError(f"there are no images. {EXPECTED if data.is_rgb else CHANNELS}")
+    to_array = _rgb_array if data.is_rgb else _channel_array
+    decoded = [decoder(data)(to_array(image)) for image in singles]
     return eval_transform(decoded, data.size, data.eval_mode, data.eval_crop)
 
 
@@ -118,29 +134,37 @@ def _channels_last(array_B: np.ndarray) -> np.ndarray:
     is_last = array_B.shape[3] == 3
     is_first = array_B.shape[1] == 3
     if is_last == is_first:
-        raise ValueError(f"an array of shape {array_B.shape}. {EXPECTED}")
+        raise ValueError(f"the array has shape {array_B.shape}. {EXPECTED}")
     return array_B if is_last else array_B.transpose(0, 2, 3, 1)
 
 
 def _rgb_array(image: Any) -> np.ndarray:
-    """Return one image as uint8 (H, W, 3)."""
+    """Return one image as uint8 (H, W, 3).
+
+    Args:
+        image: A PIL image or an array.
+
+    Raises:
+        TypeError: The image is something else, or an array of another type than uint8.
+        ValueError: The array has another shape, or no pixels.
+    """
     if isinstance(image, Image.Image):
         return from_pillow(image)
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image of type {type(image).__name__}. {EXPECTED}")
+        raise TypeError(f"an image has type {type(image).__name__}. {EXPECTED}")
     if image.dtype != np.uint8:
-        raise TypeError(f"an array of {image.dtype}. {EXPECTED}")
+        raise TypeError(f"an array has type {image.dtype}. {EXPECTED}")
     if image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"an array of shape {image.shape}. {EXPECTED}")
+        raise ValueError(f"an array has shape {image.shape}. {EXPECTED}")
     return np.array(image)  # contiguous and writable, as torch requires
 
 
 def _channel_array(image: Any) -> np.ndarray:
     """Return one image of any channels, which must be an array with pixels."""
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image of type {type(image).__name__}. {CHANNELS}")
+        raise TypeError(f"an image has type {type(image).__name__}. {CHANNELS}")
     if not image.size:
-        raise ValueError(f"an image without pixels. {CHANNELS}")
+        raise ValueError(f"an image has no pixels. {CHANNELS}")
     return image
 
 
@@ -187,18 +211,26 @@ def shown_channels(value: Tensor, axis: int) -> Tensor:
 
 
 def shown_note(channels: int) -> str:
-    """Describe which of an image's channels are displayed, or return "" if all three are."""
+    """Describe which of an image's channels are displayed, or return "" if all three are.
+
+    Args:
+        channels: Number of channels of the image.
+    """
     if channels == SHOWN:
         return ""
+    if channels == 1:
+        return "one channel, as grey"
     if channels < SHOWN:
-        return f"channel 1 of {channels}, as grey" if channels > 1 else "one channel, as grey"
+        return f"channel 1 of {channels}, as grey"
     return f"channels 1 to 3 of {channels}, as red, green and blue"
 
 
 def shown_image(image_BCHW: Tensor, pixel_range: tuple[int, int]) -> Tensor:
     """Return images to display: uint8 (B, 3, H, W) of `shown_channels`.
 
-    The lowest value becomes black, the highest white.
+    Args:
+        image_BCHW: Images as an encoder receives them, integers.
+        pixel_range: The lowest value, which becomes black, and the highest, which becomes white.
     """
     image_B3HW = shown_channels(image_BCHW, 1)
     if pixel_range == BYTES:

@@ -81,9 +81,12 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
                 if image_NHWC is None:
                     image_NHWC = _room(count, image_HWC.shape, most_bytes)
                 if image_HWC.shape != image_NHWC.shape[1:]:
-                    height, width = image_NHWC.shape[1:3]
-                    sides = f"{width} x {height} and {decoded.shape[2]} x {decoded.shape[1]}"
-                    raise NotResident(f"images of different sizes: {sides} pixels")
+                    first_height, first_width = image_NHWC.shape[1:3]
+                    height, width = image_HWC.shape[:2]
+                    raise NotResident(
+                        f"the images have different sizes: {first_width} x {first_height} and"
+                        f" {width} x {height} pixels"
+                    )
                 image_NHWC[row] = image_HWC
             if image_NHWC is None:
                 raise NotResident("none of the first images can be read")
@@ -93,7 +96,7 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
 
 
 def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
-    """Return the image, or why it cannot be read."""
+    """Return the decoded image, or the reason why the image cannot be read."""
     try:
         return decode(raw)
     except ValueError as error:
@@ -102,6 +105,11 @@ def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
 
 def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
     """Return zeros for `count` decoded images, uint8 (count, H, W, C).
+
+    Args:
+        count: The number of images.
+        shape_HWC: The shape of each image.
+        most_bytes: The most memory that the images may take.
 
     Raises:
         NotResident: The tensor takes more than `most_bytes`.
@@ -124,7 +132,7 @@ class ResidentDataset(ImageDataset):
         self.decoded = decoded
 
     def fetch(self, rows: np.ndarray) -> tuple[list[Tensor | str], np.ndarray]:
-        """Return the decoded image of each row, or why it cannot be read, and the labels."""
+        """Return for each row the decoded image or why it is unreadable, and the labels."""
         image_NCHW = rearrange(self.decoded.image_NHWC, "n h w c -> n c h w")
         unreadable = self.decoded.unreadable
         images = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]

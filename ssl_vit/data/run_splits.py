@@ -1,6 +1,6 @@
 """Choose the images of a recipe's `data` that a run trains on, holds out and tests on."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,6 +132,9 @@ def open_for_testing(data: Data) -> OpenedData:
 
     If data.test is a number, the training split is returned without the images of the test share.
 
+    Args:
+        data: The recipe's options of the images.
+
     Raises:
         UserError: There are no images, or data.train= names no split.
     """
@@ -163,6 +166,10 @@ def _without_hidden_labels(source: Source, data: Data) -> Source:
 def _check_authors(data: Data, train: Source) -> None:
     """Check that a data set in PUBLISHED_TRAIN_SIZES has the published training split.
 
+    Args:
+        data: The recipe's options, with the name of the data set.
+        train: The training images.
+
     Raises:
         UserError: The number of training images differs.
     """
@@ -190,16 +197,18 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
         UserError: A named split does not exist, or is the split to train on.
     """
     train = _split(data.train, "data.train", data, splits)
-    default_validation = _by_default(train, splits)
     test_split = split_to_test(data, splits, train)
+    # whether the validation split is used for testing, because there is no test split
     stands_in = test_split is not None and layout.choose(str(data.test), splits) is None
     if test and isinstance(data.test, str) and not stands_in:
         test_split = _split(data.test, "data.test", data, splits, train)
-    validation = (
-        default_validation if data.validation is None and default_validation != test_split else None
-    )
+    validation = None  # a share of train, or nothing, is held out
     if isinstance(data.validation, str):
         validation = _split(data.validation, "data.validation", data, splits, train)
+    elif data.validation is None:
+        validation = _by_default(train, splits)
+        if validation == test_split:
+            validation = None
     return Roles(train, validation, test_split if test or stands_in else None, stands_in)
 
 
@@ -216,8 +225,8 @@ def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | No
     if not isinstance(data.test, str):
         return None
     test_split = layout.choose(data.test, splits)
-    may_stand_in = ROLE.get(data.test) == "test" and not isinstance(data.validation, str)
-    if test_split is None and may_stand_in:
+    may_use_validation = ROLE.get(data.test) == "test" and not isinstance(data.validation, str)
+    if test_split is None and may_use_validation:
         return _by_default(train, splits)
     return test_split
 
@@ -241,20 +250,23 @@ def _split(
     """
     if not splits:
         raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
-    chosen = layout.choose(name, splits)
+    split = layout.choose(name, splits)
     share = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
-    if chosen is None:
-        finding = f"{key}={name}: no split with this name has images ({suggest(name, splits)})"
-        if key == "data.test":
-            raise _no_test_split(finding, splits[str(train)], data)
-        alternative = f" or {share}" if key == "data.validation" else ""
-        raise UserError(f"{finding}. Use another split{alternative}.")
-    if chosen == train:
-        choices = " or ".join([*(split for split in splits if split != chosen), share])
+    if split is None and key == "data.test":
+        raise _no_test_split(name, splits, splits[str(train)], data)
+    if split is None:
+        remedies = ["another split", share] if key == "data.validation" else ["another split"]
         raise UserError(
-            f"{key}={name}: this is the training split (data.train={data.train}). Use {choices}."
+            f"{key}={name}: no split with this name has images ({suggest(name, splits)}). Use"
+            f" {' or '.join(remedies)}."
         )
-    return chosen
+    if split == train:
+        remedies = [*(other for other in splits if other != train), share]
+        raise UserError(
+            f"{key}={name}: this is the training split (data.train={data.train}). Use"
+            f" {' or '.join(remedies)}."
+        )
+    return split
 
 
 def _count_labelled(source: Source) -> int:
@@ -264,19 +276,35 @@ def _count_labelled(source: Source) -> int:
     return len(labelled_images(source)) if source.labels.lowest_and_highest[1] >= 0 else 0
 
 
-def _no_test_split(finding: str, train: Source, data: Data) -> NoTestSplitError:
-    """Add a remedy to the error that there is no test split."""
+def _no_test_split(
+    name: str, splits: Mapping[str, Any], train: Source, data: Data
+) -> NoTestSplitError:
+    """Return the error that there is no test split, with a remedy.
+
+    Args:
+        name: The value of data.test.
+        splits: All splits, by name.
+        train: The split to train on. Without labels and masks, a share of it cannot be tested on.
+        data: The recipe's options of the images.
+    """
     has_labels = data.labels and train.labels.lowest_and_highest[1] >= 0
-    is_labelled = has_labels or bool(train.masks.column)
-    add = "test images, such as a folder test/ next to train/"
-    remedy = f"Use a share of train with data.test={TEST_SHARE}, or add {add}"
-    if not is_labelled:  # a share of train would have no labels either
-        remedy = f"Add labels, such as a folder for each class, and {add}"
-    return NoTestSplitError(f"{finding}. {remedy}.", is_labelled)
+    if has_labels or train.masks.column:
+        return NoTestSplitError(
+            f"data.test={name}: no split with this name has images ({suggest(name, splits)}). Use a"
+            f" share of train with data.test={TEST_SHARE}, or add test images, such as a folder"
+            " test/ next to train/.",
+            labelled=True,
+        )
+    return NoTestSplitError(
+        f"data.test={name}: no split with this name has images ({suggest(name, splits)}). Add"
+        " labels, such as a folder for each class, and test images, such as a folder test/ next to"
+        " train/.",
+        labelled=False,
+    )
 
 
 def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
-    """Return the first validation split that is not the split to train on."""
+    """Return the validation split by its usual name, or None if there is none besides `train`."""
     return next((name for name in HELD_OUT if name in splits and name != train), None)
 
 
@@ -285,6 +313,12 @@ def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
 
     The held-out images are the validation split, or else a share of train. With data.validation=0
     all images stay training images, and some of them are used as held-out images too.
+
+    Args:
+        train: The images to divide.
+        roles: The names of the splits.
+        splits: {name: images} of all splits.
+        data: The recipe's options of the images.
     """
     if roles.validation is not None:
         return SplitCut(train, splits[roles.validation])
@@ -295,7 +329,7 @@ def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
 
 
 def _missing_classes(
-    train: Source, others: Mapping[str, Source | None], share: bool, data: Data
+    train: Source, others: Mapping[str, Source | None], test_is_share: bool, data: Data
 ) -> list[str]:
     """Return warnings about classes that only some of the images have.
 
@@ -304,8 +338,8 @@ def _missing_classes(
 
     Args:
         train: The images to train on, before data.share and before images are held out.
-        others: The held-out images and the test images.
-        share: Whether the test images are a share of the training split.
+        others: {"held-out" or "test": images}, None for images that are not requested.
+        test_is_share: Whether the test images are a share of the training split.
         data: The recipe's options, for the warnings.
 
     Raises:
@@ -323,14 +357,15 @@ def _missing_classes(
             continue
         unknown = class_names(source, sorted(classes - train_classes))
         if name == "test" and not classes & train_classes:
-            finding = f"test images have the classes {unknown}, and training images"
-            finding += f" {class_names(train, sorted(train_classes))}"
-            raise UserError(f"data.test={data.test}: {finding}. Use the same classes.")
+            raise UserError(
+                f"data.test={data.test}: test images have the classes {unknown}, and training"
+                f" images {class_names(train, sorted(train_classes))}. Use the same classes."
+            )
         warnings.append(
             f"{data.location}: the training images lack classes of the {name} images: {unknown}"
         )
     test = others.get("test")
-    if share and test is not None:
+    if test_is_share and test is not None:
         lacking = sorted(train_classes - _classes_of(test))
         if lacking:
             warnings.append(
@@ -382,24 +417,30 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         held_out_preview = opened.splits[held_out](0).take(first)
         used_splits.append(held_out)
     notes = [f"{name}: a stream from {data.place}" for name in used_splits]
-    notes += _describe_unused(opened, used_splits, list(opened.splits))
+    notes += _describe_unused(opened, used_splits, {name: name for name in opened.splits})
     notes.append(f"labels: {describe_labels(preview, data)}")
     return Splits(
         preview, held_out_preview, stream=train, notes=tuple(notes), guesses=tuple(guesses)
     )
 
 
-def _describe_unused(opened: OpenedData, used: Collection[str], texts: Sequence[str]) -> list[str]:
+def _describe_unused(
+    opened: OpenedData, used: Collection[str], descriptions: Mapping[str, str]
+) -> list[str]:
     """Return notes about splits and files that are not used.
 
     Args:
         opened: All splits, and the files that are not used.
         used: The names of the splits that are used.
-        texts: A description of each split, in the order of `opened.splits`.
+        descriptions: {name: description} of all splits.
     """
-    unused = [text for name, text in zip(opened.splits, texts, strict=True) if name not in used]
-    notes = [f"not used: {', '.join(unused)}"] if unused else []
-    return notes + ([f"left out: {', '.join(opened.skipped)}"] if opened.skipped else [])
+    unused = [text for name, text in descriptions.items() if name not in used]
+    notes = []
+    if unused:
+        notes.append(f"not used: {', '.join(unused)}")
+    if opened.skipped:
+        notes.append(f"left out: {', '.join(opened.skipped)}")
+    return notes
 
 
 def _notes(
@@ -425,10 +466,15 @@ def _notes(
     def describe(name: str) -> str:
         return f"{_describe_count(opened.splits[name], has_labels)} from {data.place}, split {name}"
 
-    notes = [f"train: {describe(roles.train)}"]
-    if data.share != 1:
-        when = "" if data.validation_from == "share" else " after images are held out"
-        notes[0] += f", reduced to data.share={data.share:g}{when}"
+    if data.share == 1:
+        notes = [f"train: {describe(roles.train)}"]
+    elif data.validation_from == "share":
+        notes = [f"train: {describe(roles.train)}, reduced to data.share={data.share:g}"]
+    else:
+        notes = [
+            f"train: {describe(roles.train)}, reduced to data.share={data.share:g} after images are"
+            " held out"
+        ]
     if roles.validation is not None:
         notes.append(f"validation: {describe(roles.validation)}")
     elif data.validation == 0:
@@ -440,25 +486,42 @@ def _notes(
         )
     if test is not None:
         notes.append(f"test: {_describe_cut(test, has_labels)}, not used for training")
-    if roles.test is not None:
-        why = " (no test split, so a share of train is held out)" if roles.stands_in else ""
-        notes.append(f"test: {describe(roles.test)}{why}")
-    texts = [
-        f"{name} ({_describe_count(source, has_labels)})" for name, source in opened.splits.items()
-    ]
-    notes += _describe_unused(opened, [str(name) for name in roles[:3]], texts)
+    if roles.stands_in:
+        notes.append(
+            f"test: {describe(str(roles.test))} (no test split, so a share of train is held out)"
+        )
+    elif roles.test is not None:
+        notes.append(f"test: {describe(roles.test)}")
+    descriptions = {
+        name: f"{name} ({_describe_count(source, has_labels)})"
+        for name, source in opened.splits.items()
+    }
+    used_splits = {str(name) for name in (roles.train, roles.validation, roles.test)}
+    notes += _describe_unused(opened, used_splits, descriptions)
     notes.append(f"labels: {describe_labels(opened.splits[roles.train], data)}")
     return tuple(notes)
 
 
 def _describe_cut(cut: SplitCut, labels: bool) -> str:
-    """Describe how many images were cut off the training split, and how they were chosen."""
-    how = f" ({cut.description})" if cut.description else ""
-    return f"{_describe_count(cut.cut_off, labels)} taken from train{how}"
+    """Describe how many images were cut off the training split, and how they were chosen.
+
+    Args:
+        cut: The two parts of the training split.
+        labels: As in `_describe_count`.
+    """
+    images = _describe_count(cut.cut_off, labels)
+    if not cut.description:
+        return f"{images} taken from train"
+    return f"{images} taken from train ({cut.description})"
 
 
 def describe_labels(source: Source, data: Data) -> str:
-    """Describe where labels come from, with the names of the first classes."""
+    """Describe where labels come from, with the names of the first classes.
+
+    Args:
+        source: The images.
+        data: The recipe's options, with data.labels.
+    """
     if not data.labels:
         return "none (data.labels=false)"
     if not source.labels.source:
@@ -472,7 +535,12 @@ def describe_labels(source: Source, data: Data) -> str:
 
 
 def _describe_count(source: Source, labels: bool) -> str:
-    """Describe how many images there are and, with `labels`, how many have a label."""
+    """Describe how many images there are, such as "12 images (5 labelled)".
+
+    Args:
+        source: The images.
+        labels: Whether to say how many images have a label, if not all have one.
+    """
     description = format_image_count(len(source))
     has_labels = source.labels.lowest_and_highest[1] >= 0
     labelled = len(labelled_images(source)) if has_labels else 0

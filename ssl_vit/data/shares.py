@@ -43,9 +43,9 @@ class SplitCut(NamedTuple):
     description: str = ""
 
 
-def first_permuted_rows(whole: Source, count: int, key: int) -> np.ndarray:
+def first_permuted_rows(source: Source, count: int, key: int) -> np.ndarray:
     """Return `count` different random rows, int64 (count,), the same for each call with `key`."""
-    return rng.permute(np.arange(count), len(whole), rng.key(key))
+    return rng.permute(np.arange(count), len(source), rng.key(key))
 
 
 def training_share(train: Source, data: Data) -> Source:
@@ -53,6 +53,10 @@ def training_share(train: Source, data: Data) -> Source:
 
     A smaller share has a part of the images of a larger share. With data.share_seed, each class has
     the same share of its images.
+
+    Args:
+        train: The training images.
+        data: The recipe's options, with data.share and data.share_seed.
 
     Raises:
         UserError: data.share_seed is set, and images do not have one label each.
@@ -71,39 +75,43 @@ def training_share(train: Source, data: Data) -> Source:
 
 
 def _one_label(source: Source) -> bool:
-    """Return whether images have single labels, and not lists of labels or no labels at all."""
+    """Return whether images have a single label each, and not lists of labels or no labels."""
     return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
 
 
-def cut_test(whole: Source, data: Data) -> SplitCut | None:
+def cut_test(source: Source, data: Data) -> SplitCut | None:
     """Cut the test share off the training split, or return None if data.test names a split.
 
-    Images of a folder are chosen by name, so that later images do not change the choice. Other
+    Files are chosen by name, so that files that are added later do not change the choice. Other
     images are chosen by group if data.group is set, else by class if they have one label each.
+
+    Args:
+        source: The training split.
+        data: The recipe's options, with the share data.test.
 
     Raises:
         UserError: There are fewer than two images or groups, or one part would be empty.
     """
     if isinstance(data.test, str):
         return None
-    count = held_out_count(data.test, _at_least_two(whole, data))
-    if isinstance(whole.store, FileStore):
-        return _cut_by_name(whole, whole.store, data.test, data)
-    if data.group is None and _one_label(whole):
-        rows_N = stratified_rows(whole, rng.key(TEST_KEY))
+    count = held_out_count(data.test, _at_least_two(source, data))
+    if isinstance(source.store, FileStore):
+        return _cut_by_name(source, source.store, data.test, data)
+    if data.group is None and _one_label(source):
+        rows_N = stratified_rows(source, rng.key(TEST_KEY))
         how = "the same share of each class" if data.labels else ""
-        return SplitCut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]), how)
-    return _cut(whole, count, TEST_KEY, data)
+        return SplitCut(source.subset(rows_N[count:]), source.subset(rows_N[:count]), how)
+    return _cut(source, count, TEST_KEY, data)
 
 
-def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> SplitCut:
+def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> SplitCut:
     """Cut off the images whose hashed name, as a number from 0 to 1, is below the share.
 
     With data.group, the name of the group is hashed. A file that is added later does not change
     the part that another file belongs to.
 
     Args:
-        whole: The images to divide.
+        source: The images to divide.
         files: The store of these images.
         share: The share of names to cut off, between 0 and 1.
         data: The recipe's options.
@@ -113,9 +121,9 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> S
     """
     names = _without_split(list(files.names()))
     how = "by name"
-    if whole.groups is not None:
-        group_N = whole.group_of(np.arange(len(whole)))
-        group_names = whole.groups.names
+    if source.groups is not None:
+        group_N = source.group_of(np.arange(len(source)))
+        group_names = source.groups.names
         if data.group == FOLDER:
             group_names = _without_split([f"{name}/" for name in group_names])
         # an image without a group has a number above the groups with names, and keeps its own name
@@ -134,10 +142,10 @@ def _cut_by_name(whole: Source, files: FileStore, share: float, data: Data) -> S
             f" {len(names):,} images of {data.location} would be used for {side}. Use another"
             " share, or more images."
         )
-    if whole.groups is not None and data.labels and _one_label(whole):
-        _check_classes(whole, whole.label_of(np.arange(len(whole))), is_cut_off_N, data)
-    kept = whole.subset(np.flatnonzero(~is_cut_off_N))
-    return SplitCut(kept, whole.subset(np.flatnonzero(is_cut_off_N)), how)
+    if source.groups is not None and data.labels and _one_label(source):
+        _check_classes(source, source.label_of(np.arange(len(source))), is_cut_off_N, data)
+    kept = source.subset(np.flatnonzero(~is_cut_off_N))
+    return SplitCut(kept, source.subset(np.flatnonzero(is_cut_off_N)), how)
 
 
 def _without_split(names: Sequence[str]) -> list[str]:
@@ -145,6 +153,9 @@ def _without_split(names: Sequence[str]) -> list[str]:
 
     Names are the same whether the user gives the folder `photos` or `photos/train`, and are in
     composed Unicode, so that they are the same on every machine.
+
+    Args:
+        names: Paths of files below the user's folder.
     """
     paths = [compose_unicode(name).split("/") for name in names]
     depth = min((len(path) for path in paths), default=1) - 1
@@ -166,6 +177,10 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     With data.validation_from=labelled only images with a label are held out. An image without a
     label is a training image, or in neither part if its group is held out.
 
+    Args:
+        train: The training images.
+        data: The recipe's options.
+
     Raises:
         UserError: There are fewer than two images or groups, or a class would have no training
             images.
@@ -181,7 +196,9 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     if data.group is not None:
         held_out_groups = cut.cut_off.group_of(np.arange(len(cut.cut_off)))
         is_taken_N = np.isin(train.group_of(rows_N), held_out_groups)
-    how = ", ".join(filter(None, [cut.description, "only images with a label"]))
+    how = "only images with a label"
+    if cut.description:
+        how = f"{cut.description}, only images with a label"
     return SplitCut(train.subset(rows_N[~is_taken_N]), cut.cut_off, how)
 
 
@@ -199,22 +216,22 @@ def _at_least_two(train: Source, data: Data) -> int:
     return len(train)
 
 
-def _cut(whole: Source, count: int, key: int, data: Data) -> SplitCut:
+def _cut(source: Source, count: int, key: int, data: Data) -> SplitCut:
     """Cut off `count` random images, or groups with about `count` images if data.group is set."""
     if data.group is not None:
-        return _cut_groups(whole, count, key, data)
-    rows_N = first_permuted_rows(whole, len(whole), key)
-    return SplitCut(whole.subset(rows_N[count:]), whole.subset(rows_N[:count]))
+        return _cut_groups(source, count, key, data)
+    rows_N = first_permuted_rows(source, len(source), key)
+    return SplitCut(source.subset(rows_N[count:]), source.subset(rows_N[:count]))
 
 
-def _cut_groups(whole: Source, count: int, key: int, data: Data) -> SplitCut:
+def _cut_groups(source: Source, count: int, key: int, data: Data) -> SplitCut:
     """Cut off random groups that have about `count` images together.
 
     Each class gets about the same share of its groups. A group's class is the most frequent label
     of its images.
 
     Args:
-        whole: The images to divide.
+        source: The images to divide.
         count: The wanted number of images.
         key: The key of the random choice.
         data: The recipe's options.
@@ -223,18 +240,18 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> SplitCut:
         UserError: There is only one group, a class would have no training images, or all groups
             are too large.
     """
-    rows_N = np.arange(len(whole))
+    rows_N = np.arange(len(source))
     number_G, group_N, size_G = np.unique(
-        whole.group_of(rows_N), return_inverse=True, return_counts=True
+        source.group_of(rows_N), return_inverse=True, return_counts=True
     )
     if len(number_G) < 2:
         raise UserError(
-            f"data.group={data.group}: all {len(whole):,} images belong to a single group. Use"
+            f"data.group={data.group}: all {len(source):,} images belong to a single group. Use"
             " another column, or leave out data.group=."
         )
-    label_N = np.full(len(whole), UNLABELLED)
-    if _one_label(whole):
-        label_N = whole.label_of(rows_N)
+    label_N = np.full(len(source), UNLABELLED)
+    if _one_label(source):
+        label_N = source.label_of(rows_N)
     order_G = stratified(_most_frequent(label_N, group_N), number_G, rng.key(key))
     order_G = order_G[_groups_that_fit(size_G[order_G], count, key, data)]
     # cut off the first groups of the order, as many as come closest to the wanted number of images
@@ -243,20 +260,20 @@ def _cut_groups(whole: Source, count: int, key: int, data: Data) -> SplitCut:
     taken = 1 + int(np.abs(total_G[:most_groups] - count).argmin())
     is_cut_off_N = np.isin(group_N, order_G[:taken])
     if data.labels:
-        _check_classes(whole, label_N, is_cut_off_N, data)
+        _check_classes(source, label_N, is_cut_off_N, data)
     # shuffled, so that the first held-out images are not all of one group
     rows_N = rows_N[np.argsort(rng.bits(rng.key(key), rows_N), kind="stable")]
     is_cut_off_N = is_cut_off_N[rows_N]
     how = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
-    return SplitCut(whole.subset(rows_N[~is_cut_off_N]), whole.subset(rows_N[is_cut_off_N]), how)
+    return SplitCut(source.subset(rows_N[~is_cut_off_N]), source.subset(rows_N[is_cut_off_N]), how)
 
 
 def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
     """Return the positions of the groups that are small enough to be cut off.
 
-    Such a group has at most twice the wanted number of images; a larger group could be most of the
-    data. If all groups are larger and the user did not choose the share, return the first of the
-    smallest groups.
+    Such a group has at most twice the wanted number of images, because a larger group could be most
+    of the data. If all groups are larger and the user did not choose the share, the first of the
+    smallest groups is returned.
 
     Args:
         size_G: The number of images of each group.
@@ -277,11 +294,11 @@ def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np
     share = getattr(data, name)
     if share is None:
         return np.array([size_G.argmin()])
-    finding = f"the smallest group of data.group={data.group} has {size_G.min():,} images"
     # the share of the smallest group, rounded up to three decimals
     enough = math.ceil(1000 * size_G.min() / size_G.sum()) / 1000
     raise UserError(
-        f"data.{name}={share:g}: {finding}, more than twice the {count:,} wanted. Use"
+        f"data.{name}={share:g}: the smallest group of data.group={data.group} has"
+        f" {size_G.min():,} images, more than twice the {count:,} wanted. Use"
         f" data.{name}={enough:g}, or smaller groups."
     )
 
@@ -302,27 +319,28 @@ def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
     return pair_M2[order_M[first_G], 1]
 
 
-def _check_classes(whole: Source, label_N: np.ndarray, inside_N: np.ndarray, data: Data) -> None:
-    """Check that every class still has training images.
+def _check_classes(
+    source: Source, label_N: np.ndarray, is_cut_off_N: np.ndarray, data: Data
+) -> None:
+    """Check that every class still has training images after images are cut off.
 
     Args:
-        whole: The images that are divided.
+        source: The images that are divided.
         label_N: The label of each image, integers.
-        inside_N: Whether each image is cut off, bool.
+        is_cut_off_N: Whether each image is cut off, bool.
         data: The recipe's options, for the error.
 
     Raises:
         UserError: A class has no training images left, because its images are in too few groups.
     """
-    trained = {*label_N[~inside_N].tolist()}
-    gone = sorted({*label_N[inside_N].tolist()} - trained - {UNLABELLED})
-    if not gone:
-        return
-    raise UserError(
-        f"data.group={data.group}: no training images would be left of {class_names(whole, gone)},"
-        " which are in too few groups. Use smaller groups, or data.labels=false if the labels are"
-        " no classes."
-    )
+    kept_labels = {UNLABELLED, *label_N[~is_cut_off_N].tolist()}
+    lost_labels = sorted({*label_N[is_cut_off_N].tolist()} - kept_labels)
+    if lost_labels:
+        raise UserError(
+            f"data.group={data.group}: no training images would be left of"
+            f" {class_names(source, lost_labels)}, which are in too few groups. Use smaller groups,"
+            " or data.labels=false if the labels are no classes."
+        )
 
 
 def class_names(source: Source, numbers: Sequence[int]) -> str:
@@ -354,7 +372,7 @@ def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np
     return by_class_N[np.lexsort((hash_N[by_class_N], place_N))]
 
 
-def stratified_rows(whole: Source, key: np.ndarray) -> np.ndarray:
+def stratified_rows(source: Source, key: np.ndarray) -> np.ndarray:
     """Return all rows of a source in the order of `stratified`. Images must have one label each."""
-    rows_N = np.arange(len(whole))
-    return stratified(whole.label_of(rows_N), rows_N, key)
+    rows_N = np.arange(len(source))
+    return stratified(source.label_of(rows_N), rows_N, key)

@@ -105,17 +105,16 @@ class Groups(NamedTuple):
 
     @classmethod
     def by_value(cls, values: Sequence[Any]) -> "Groups":
-        """Put images with the same value into one group.
+        """Put images with the same value into one group, numbered in the order of the values.
 
         Args:
             values: One value for each image; null, "" and NaN for an image without a group.
         """
-        group_names = [None if is_missing(value) else str(value) for value in values]
-        names = sorted({name for name in group_names if name is not None})
-        number_of = {name: i for i, name in enumerate(names)}
+        names = sorted({str(value) for value in values if not is_missing(value)})
+        number_of = {name: number for number, name in enumerate(names)}
         unused_numbers = itertools.count(len(names))  # for images that are alone in a group
         numbers = [
-            next(unused_numbers) if name is None else number_of[name] for name in group_names
+            next(unused_numbers) if is_missing(value) else number_of[str(value)] for value in values
         ]
         return cls(np.array(numbers, np.int64), names)
 
@@ -211,26 +210,33 @@ class Source:
 
 
 def labelled_images(source: Source) -> Source:
-    """Return a source of the images that have a label or a list of labels."""
+    """Return a source of the images that have a label or a list of labels.
+
+    If no image has a label, all images are returned.
+    """
     lowest, highest = source.labels.lowest_and_highest
     if lowest >= 0 or highest < 0:
         return source
     label_N = source.label_of(np.arange(len(source)))
-    first_N = label_N if label_N.ndim == 1 else label_N[:, 0]
-    return source.subset(np.flatnonzero(first_N != UNLABELLED))
+    if label_N.ndim == 2:  # the row of an image without a list is filled with UNLABELLED
+        label_N = label_N[:, 0]
+    return source.subset(np.flatnonzero(label_N != UNLABELLED))
 
 
 def without_lists(source: Source, what: str) -> Source:
-    """Return the source, without labels if they are lists of labels. Print a warning then.
+    """Return images without their lists of labels, and print a warning; single labels stay.
 
     Args:
         source: The images.
-        what: What cannot use lists of labels, for the warning.
+        what: What the images are used for and cannot have lists of labels, in the plural.
     """
     if source.labels.lists is None:
         return source
-    finding = f"data.label_column={source.labels.lists.column}: this column holds lists of labels"
-    print(f"warning: {finding}, so {what} have no labels", flush=True)
+    print(
+        f"warning: data.label_column={source.labels.lists.column}: this column holds lists of"
+        f" labels, so {what} have no labels",
+        flush=True,
+    )
     return source.without_labels()
 
 
@@ -250,7 +256,7 @@ def read_file(path: Path) -> bytes:
         return Missing(str(error.strerror))
     with os.fdopen(opened, "rb") as file:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            return Missing("not a regular file")
+            return Missing("the path is not a regular file")
         try:
             return file.read()
         except OSError as error:

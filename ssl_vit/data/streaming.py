@@ -121,7 +121,7 @@ class Stream:
             label: Name of the column of labels, None for no labels.
             read_file: A function that reads the file that a row names.
             about: Labels without images, with the stream's classes.
-            where: The beginning of error messages.
+            where: The beginning of error messages, such as "data.path=photos".
             seed: The seed of the order of shards.
         """
         import datasets  # imported only to train on a stream
@@ -183,10 +183,13 @@ class Stream:
     def _windows(
         self, start: Cursor, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
-        """Yield (images, cursor of the next window) of this process's windows, from `start` on."""
-        while True:
+        """Yield (images, cursor of the next window) of this process's windows, without end.
+
+        See `windows` for the arguments and errors.
+        """
+        while True:  # an epoch
             epoch, first_place, first_row, window, image = start
-            cells: list[StreamedImage] = []
+            cells: list[StreamedImage] = []  # of the current window
             window_bytes = 0
             shards = self._order(epoch)[rank::processes].tolist()
             for place in range(first_place, len(shards)):
@@ -194,10 +197,13 @@ class Stream:
                 skipped = first_row if place == first_place else 0
                 for row, cell in enumerate(self._read(shards[place])[skipped:], skipped):
                     window_bytes += len(cell.image)
-                    if cells and (len(cells) == count or window_bytes > most_bytes):
-                        window, image = window + 1, image + len(cells)
+                    is_full = len(cells) == count or window_bytes > most_bytes
+                    if cells and is_full:  # this image begins the next window
+                        window += 1
+                        image += len(cells)
                         yield cells, Cursor(epoch, place, row, window, image)
-                        cells, window_bytes = [], len(cell.image)
+                        cells = []
+                        window_bytes = len(cell.image)
                     cells.append(cell)
             # shards without images would be read again and again for ever
             if not cells:
@@ -218,6 +224,9 @@ class Stream:
 
         A shard is read whole, because stopping in the middle of a parquet file can crash the
         process at exit (apache/arrow issue 45214).
+
+        Args:
+            shard: The number of the shard.
         """
         try:
             rows = self.rows.shard(self.shards, shard)
@@ -228,23 +237,41 @@ class Stream:
             ) from None
 
     def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
+        """Return the image and the label of a row.
+
+        Args:
+            cell: {column: value} of the row.
+            shard: The number of the shard.
+            row: The number of the row in the shard.
+
+        Raises:
+            ValueError: The label is not one of the run's classes.
+        """
         label = cell[self.label] if self.label else None
-        if label is not None and self.classes is not None and not -1 <= label < self.classes:
+        if label is None:
+            label = -1
+        elif self.classes is not None and not -1 <= label < self.classes:
             raise ValueError(
                 f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
                 f" {self.classes - 1}. Set data.classes="
             )
-        image = cell[self.image] or {"bytes": None, "path": None}
-        raw = image if isinstance(image, bytes) else image["bytes"]
-        raw = self.read_file(image["path"]) if raw is None else raw
-        return StreamedImage(raw, -1 if label is None else label, shard, row)
+        image = cell[self.image]  # bytes, {bytes, path}, or nothing for a row without an image
+        if not image:
+            raw = self.read_file(None)
+        elif isinstance(image, bytes):
+            raw = image
+        elif image["bytes"] is None:
+            raw = self.read_file(image["path"])
+        else:
+            raw = image["bytes"]
+        return StreamedImage(raw, label, shard, row)
 
 
 def window_text(preview: Source) -> str:
     """Describe how many images and bytes the windows of all processes hold together.
 
     Args:
-        preview: The first images of the stream, whose mean size is used.
+        preview: The first images of the stream, whose mean size in bytes is used.
     """
     mean_bytes = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean_bytes)))

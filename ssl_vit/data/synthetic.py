@@ -154,7 +154,14 @@ SIN = np.sin(DEGREES).round(6).astype(np.float32)
 
 
 class Frame(NamedTuple):
-    """Axes of a pattern in each image: origin, turn in degrees and unit, each (B, 1, 1)."""
+    """Axes of a pattern in each image, each (B, 1, 1).
+
+    Attributes:
+        x: The origin, to the right.
+        y: The origin, upwards.
+        turn: The turn of the axes in degrees.
+        unit: The length of the pattern's unit.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -186,6 +193,11 @@ def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
 
     A class is a place in MASK_CLASSES: 1 + the image's label if the pixel's centre is inside the
     shape, else 0.
+
+    Args:
+        index: The numbers of the images in the split.
+        size: The side of the masks in pixels.
+        split: "train", "validation" or "test".
     """
     mask_BHW = np.empty((len(index), size, size), np.uint8)
     for chunk, key_B, label_B in _chunks(index, split):
@@ -204,7 +216,13 @@ def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, 
 
 
 def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> None:
-    """Draw images into `image_BHWC`, uint8, from their keys and labels."""
+    """Draw images into `image_BHWC`, uint8, from their keys and labels.
+
+    Args:
+        image_BHWC: The images, uint8, which are overwritten.
+        key_B: Keys of the images.
+        label_B: The class of each image, which is the kind of its shape.
+    """
     size = image_BHWC.shape[1]
     inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
     ground_BHW = _texture(rng.stream(key_B, "ground"), size)
@@ -226,10 +244,15 @@ def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
 
     The shape has the area of a square with a side of 0.42 to 0.54, and is tilted by at most 40
     degrees.
+
+    Args:
+        key_B: Keys of the outlines.
+        label_B: The class of each image, which is the kind of the shape.
+        size: The side of the images in pixels.
     """
     side = _uniform(key_B, 0, 0.42, 0.54)
-    room = 0.5 - 0.8 * side
-    x, y = (0.5 + room * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
+    largest_shift = 0.5 - 0.8 * side  # of the centre, so that the shape stays in the image
+    x, y = (0.5 + largest_shift * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
     tilt = (rng.integers(key_B, 3, 81) - 40)[:, None, None]
     outlines, sides = zip(*OUTLINES.values(), strict=True)
     unit = side / np.array(sides, np.float32)[label_B, None, None]
@@ -242,12 +265,17 @@ def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
     A texture has cells of a width in CELLS, and is turned by a multiple of 45 degrees. The origin
     is a multiple of 1/16, so that patches with a side of 1/8 cut a texture in few different ways,
     which makes the texture learnable.
+
+    Args:
+        key_B: Keys of the textures.
+        size: The side of the images in pixels.
     """
     kind_B = rng.integers(key_B, 0, len(TEXTURES))
-    turn = rng.integers(key_B, 1, 8)[:, None, None]
+    eighths = rng.integers(key_B, 1, 8)[:, None, None]  # of a full turn
     x, y = (_uniform(key_B, slot, 0, 16) // 1 / 16 for slot in (2, 3))
-    unit = CELLS[turn % 2, rng.integers(key_B, 4, 3)[:, None, None]]
-    return _cover(TEXTURES, kind_B, Frame(x, y, 45 * turn, unit), size)
+    is_diagonal = eighths % 2
+    unit = CELLS[is_diagonal, rng.integers(key_B, 4, 3)[:, None, None]]
+    return _cover(TEXTURES, kind_B, Frame(x, y, 45 * eighths, unit), size)
 
 
 def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: int) -> np.ndarray:
@@ -271,15 +299,22 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
         cos = COS[turn]
         sin = SIN[turn]
         distance = patterns[kind](u * cos + v * sin, v * cos - u * sin)
-        # distance in pixels: half of a pixel on the edge is covered
-        share_BHW[has_kind_B] = np.clip(0.5 - distance * (unit * size), 0, 1)
+        distance_in_pixels = distance * (unit * size)
+        share_BHW[has_kind_B] = np.clip(0.5 - distance_in_pixels, 0, 1)  # 1/2 on the edge
     return share_BHW
 
 
 def _light(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Return a brightness with a linear slope across the image, within 6% of 1.
+    """Return the brightness of each pixel, a linear slope across the image within 6% of 1.
 
     The slope is too small to move a palette colour out of its 3-bit bin.
+
+    Args:
+        key_B: Keys of the slopes.
+        size: The side of the images in pixels.
+
+    Returns:
+        Factors of the colours, float32 (B, H, W).
     """
     x, y = _axes(size)
     return (
@@ -293,12 +328,15 @@ def _colors(key_B: np.ndarray) -> np.ndarray:
     """Return two colours of the ground and two of the figure, 0 to 255, float32 (B, 4, 3).
 
     Each colour is in the middle of its 3-bit bin.
+
+    Args:
+        key_B: Keys of the colours.
     """
-    deep_B = rng.integers(key_B, 0, 2)
-    class_BK = np.concatenate(
-        [_pair(rng.bits(key_B, 1), deep_B), _pair(rng.bits(key_B, 2), 1 - deep_B)], 1
-    )
-    bin_BKC = class_BK[..., None] >> np.array([6, 3, 0]) & 7
+    tone_B = rng.integers(key_B, 0, 2)
+    ground_B2 = _pair(rng.bits(key_B, 1), tone_B)
+    figure_B2 = _pair(rng.bits(key_B, 2), 1 - tone_B)  # the opposite tone
+    octal_BK = np.concatenate([ground_B2, figure_B2], 1)
+    bin_BKC = octal_BK[..., None] >> np.array([6, 3, 0]) & 7  # the three octal digits
     return ((bin_BKC + 0.5) * (255 / 8)).astype(np.float32)
 
 
@@ -309,10 +347,10 @@ def _pair(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
         key_B: Keys of the colours.
         tone_B: 0 for deep colours, 1 for bright colours.
     """
-    hue_B = rng.integers(key_B, 0, 8)
-    other_B = (hue_B + 2 + rng.integers(key_B, 1, 5)) % 8
-    shades_BK = 2 * tone_B[:, None] + rng.integers(key_B[:, None], np.array([2, 3]), 2)
-    return PALETTE[np.stack([hue_B, other_B], 1), shades_BK]
+    first_B = rng.integers(key_B, 0, 8)
+    second_B = (first_B + 2 + rng.integers(key_B, 1, 5)) % 8  # 2 to 6 hues further on the circle
+    shade_B2 = 2 * tone_B[:, None] + rng.integers(key_B[:, None], np.array([2, 3]), 2)
+    return PALETTE[np.stack([first_B, second_B], 1), shade_B2]
 
 
 def _axes(size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -41,8 +41,6 @@ from .source import (
 
 FIRST_ROWS = 100  # rows whose files are looked for before a run begins
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
-EMPTY = "has no images and is left out"
-DIFFERENT_CLASSES = "the files of the split name different classes"
 
 
 class TableStore(Store):
@@ -92,7 +90,7 @@ class TableStore(Store):
         """Check that the files that the first rows name can be read.
 
         Args:
-            where: The beginning of the error message.
+            where: The beginning of the error message, such as "data.path=photos".
 
         Raises:
             UserError: None of the first rows has an image.
@@ -134,7 +132,7 @@ class TableStore(Store):
 
     def name(self, row: int) -> str:
         path = self._path_of(row)
-        return f"row {row}" + (f" ({path})" if path else "")
+        return f"row {row} ({path})" if path else f"row {row}"
 
 
 def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
@@ -195,16 +193,14 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
         The array with three axes, or Missing if the row has no array of this shape.
     """
     (stored,) = cell.chunks
-    stored = stored.storage if isinstance(stored, pyarrow.ExtensionArray) else stored
+    if isinstance(stored, pyarrow.ExtensionArray):
+        stored = stored.storage
     if stored.null_count:
         return Missing("this row has no image")
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
     values_per_row = math.prod(side or 0 for side in shape[1:])
-    if not values_per_row or len(flat) % values_per_row:
-        fits = False
-    else:
-        fits = shape[0] in (None, len(flat) // values_per_row)
-    if not fits:
+    fits = values_per_row > 0 and len(flat) % values_per_row == 0
+    if not fits or shape[0] not in (None, len(flat) // values_per_row):
         return Missing(f"an array of {len(flat)} values does not have the shape {shape}")
     return np.array(flat.reshape(-1, *shape[1:]))
 
@@ -227,12 +223,12 @@ class Parquet(NamedTuple):
     Attributes:
         files: The files that have rows.
         classes: Names of the classes.
-        unusable: Why the labels cannot be used; "" if they can be used.
+        has_usable_labels: Whether the files name the same classes, so that labels can be used.
     """
 
     files: list[Path]
     classes: list[str]
-    unusable: str
+    has_usable_labels: bool
 
 
 def split_files(
@@ -257,7 +253,7 @@ def split_files(
             ends = zip(paths, pool.map(_read_footer, paths), strict=True)
             schema_of = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
         if not schema_of:
-            guesses.append(f"split {split} {EMPTY}")
+            guesses.append(f"split {split} has no images and is left out")
             continue
         # many files have the same schema, which is parsed once: parsing the schema of 20,000
         # classes takes a tenth of a second
@@ -279,10 +275,13 @@ def split_files(
         longest = max(classes, key=len, default=[])
         # either no file names classes, or all files do
         are_named_alike = not longest or all(classes)
-        is_usable = same_numbers(classes) and are_named_alike
-        if not is_usable:
-            guesses.append(f"labels of split {split} are not used: {DIFFERENT_CLASSES}")
-        splits[split] = Parquet(list(schema_of), longest, "" if is_usable else DIFFERENT_CLASSES)
+        has_usable_labels = same_numbers(classes) and are_named_alike
+        if not has_usable_labels:
+            guesses.append(
+                f"labels of split {split} are not used, because the files of the split name"
+                " different classes"
+            )
+        splits[split] = Parquet(list(schema_of), longest, has_usable_labels)
     return splits
 
 
@@ -320,6 +319,9 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
 def _check_whole(file: Path) -> None:
     """Read all rows of a parquet file, to find out whether the file is damaged.
 
+    Args:
+        file: The parquet file.
+
     Raises:
         UserError: The file cannot be read to the end.
     """
@@ -328,11 +330,18 @@ def _check_whole(file: Path) -> None:
             for _ in opened.iter_batches():
                 pass
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"data.path={file}: this file is damaged: {reason(error)}") from None
+        raise UserError(
+            f"data.path={file}: this file is damaged ({reason(error)}). Copy the file again, or"
+            " remove the file."
+        ) from None
 
 
 def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
-    """Load the splits of a data set on the Hub.
+    """Load the splits of a data set on the Hub, {name: table}.
+
+    Args:
+        data: The options of the images, with data.hub.
+        stream: Whether to return each table as an `IterableDataset`, without a download before.
 
     Raises:
         UserError: The data set cannot be read.
@@ -341,7 +350,9 @@ def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
 
 
 def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
-    """Load the splits of a `save_to_disk` folder. A single split keeps the name it was saved with.
+    """Load the splits of a `save_to_disk` folder, {name: table}.
+
+    A folder of a single split has the split's name in its metadata.
 
     Args:
         data: The options of the images, with data.path.
@@ -364,6 +375,10 @@ def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
 def _opened(load: Callable[[], Any], data: Data) -> Any:
     """Return the result of `load`, without progress bars.
 
+    Args:
+        load: A function that calls `datasets`.
+        data: The recipe's options, for the error.
+
     Raises:
         UserError: `load` failed.
     """
@@ -375,15 +390,18 @@ def _opened(load: Callable[[], Any], data: Data) -> Any:
 
 
 def _describe_refusal(error: Exception, data: Data) -> UserError:
-    """Turn an error of `datasets` into a UserError with a remedy."""
+    """Turn an error of `datasets` into a UserError, with a remedy if the cause is known."""
     # "An error occurred while generating the dataset" alone says nothing
-    text = reason(error.__cause__ or error)
-    empty_split = re.search(r'Instruction "(\w+)" corresponds to no data', text)
-    if empty_split:
-        text = f"split {empty_split[1]} has no images. Unpack or remove the files of this split."
-    if "OfflineModeIsEnabled" in text:
-        text = hub_files.NOT_CACHED
-    return UserError(f"{data.location}: {text}")
+    message = reason(error.__cause__ or error)
+    if "OfflineModeIsEnabled" in message:
+        return UserError(f"{data.location}: {hub_files.NOT_CACHED}")
+    empty_split = re.search(r'Instruction "(\w+)" corresponds to no data', message)
+    if empty_split is None:
+        return UserError(f"{data.location}: {message}")
+    return UserError(
+        f"{data.location}: split {empty_split[1]} has no images. Unpack or remove the files of this"
+        " split."
+    )
 
 
 class Columns(NamedTuple):
@@ -393,7 +411,7 @@ class Columns(NamedTuple):
         image: Name of the column of images.
         label: Name of the column of labels, None for no labels.
         classes: Names of the classes.
-        no_labels_hint: A list of the columns, for the error that there are no labels.
+        no_labels_hint: Sentences on the columns, for the error that there are no labels.
         masks: The column of masks.
     """
 
@@ -404,29 +422,32 @@ class Columns(NamedTuple):
     masks: Masks
 
 
-def find_columns(features: Features, data: Data, known: Parquet | None) -> Columns:
+def find_columns(features: Features, data: Data, parquet: Parquet | None) -> Columns:
     """Find the columns of images, labels and masks in a split.
 
     Args:
         features: {column: type}.
         data: The options that name columns.
-        known: The classes of the split's parquet files, None for other tables.
+        parquet: The classes of the split's parquet files, None for other tables.
 
     Raises:
         UserError: As `columns.find_columns`.
     """
     image, label = columns.find_columns(features, data)
     masks = columns.find_masks(features, image, data)
-    if known is not None and known.unusable:
-        return Columns(image, None, [], f" Labels are not used: {known.unusable}.", masks)
-    classes = columns.class_names(features, label) if known is None else known.classes
-    return Columns(image, label, classes, columns.list_columns(features), masks)
+    hint = columns.list_columns(features)
+    if parquet is None:
+        return Columns(image, label, columns.class_names(features, label), hint, masks)
+    if parquet.has_usable_labels:
+        return Columns(image, label, parquet.classes, hint, masks)
+    hint = " Labels are not used, because the files of the split name different classes."
+    return Columns(image, None, [], hint, masks)
 
 
 def open_tables(
     opened: Mapping[str, datasets.Dataset],
     data: Data,
-    known: Mapping[str, Parquet],
+    parquet_of: Mapping[str, Parquet],
     guesses: list[str],
 ) -> dict[str, Source]:
     """Turn tables of `datasets` into sources, and leave out splits without rows.
@@ -434,19 +455,24 @@ def open_tables(
     Args:
         opened: {split: table}.
         data: The recipe's options of the images.
-        known: {split: classes of its parquet files}; empty for other tables.
+        parquet_of: {split: classes of its parquet files}; empty for other tables.
         guesses: A list to which warnings are added.
 
     Raises:
         UserError: A column does not exist, or holds no images or labels.
     """
-    guesses += [f"split {name} {EMPTY}" for name, rows in opened.items() if not len(rows)]
+    guesses += [
+        f"split {name} has no images and is left out"
+        for name, rows in opened.items()
+        if not len(rows)
+    ]
     opened = {name: rows for name, rows in opened.items() if len(rows)}
     train = layout.choose(data.train, opened)
     if data.group is not None and train is not None:
         columns.check_group(opened[train].features, data)
     columns_by_split = {
-        name: find_columns(rows.features, data, known.get(name)) for name, rows in opened.items()
+        name: find_columns(rows.features, data, parquet_of.get(name))
+        for name, rows in opened.items()
     }
     stored = {
         name: StoredLabels(

@@ -200,19 +200,19 @@ def _count_skipped(
         guesses: A list of warnings.
     """
     skipped: Counter[str] = Counter()
-    beside: list[str] = []
+    duplicates: list[str] = []
     for members in read:
         skipped += members.skipped
-        beside += members.duplicates
+        duplicates += members.duplicates
         for kind in kinds[1:]:
             skipped[OTHERS[kind]] += len(members.images.get(kind, ()))
     contents.skipped.extend(
         f"{format_count(count, what)} of the tars" for what, count in sorted(skipped.items())
     )
-    if beside:
+    if duplicates:
         guesses.append(
             "tars hold several images with the same name up to the first dot. Left out:"
-            f" {format_image_count(len(beside))}, such as {beside[0]}"
+            f" {format_image_count(len(duplicates))}, such as {duplicates[0]}"
         )
 
 
@@ -240,12 +240,16 @@ def _members(file: Path, column: str | None) -> Members:
                 raise ValueError(f"the tar is cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
         raise UserError(
-            f"data.path={file}: the tar is damaged, after {format_image_count(num_images)}:"
-            f" {type(error).__name__}"
+            f"data.path={file}: the tar is damaged ({type(error).__name__}), after"
+            f" {format_image_count(num_images)}. Copy the tar again, or remove the tar."
         ) from None
-    except (OSError, ValueError, OverflowError, tarfile.TarError) as error:
-        after = f", after {format_image_count(num_images)}" if isinstance(error, ValueError) else ""
-        raise UserError(f"data.path={file}: {reason(error)}{after}") from None
+    except ValueError as error:
+        raise UserError(
+            f"data.path={file}: {reason(error)}, after {format_image_count(num_images)}. Copy the"
+            " tar again, or remove the tar."
+        ) from None
+    except (OSError, OverflowError, tarfile.TarError) as error:
+        raise UserError(f"data.path={file}: {reason(error)}") from None
     for images in members.images.values():
         # such as 0001.seg.png next to 0001.png
         additional = [key for key in images if _sample(key) != key and _sample(key) in images]
@@ -256,9 +260,9 @@ def _members(file: Path, column: str | None) -> Members:
 
 
 def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar in the order of the file.
+    """Yield the headers of a tar's members in the order of the file, each once.
 
-    Because of a damaged size, tarfile could read the same member again and again.
+    From a damaged size, tarfile could go back and read the same member again and again.
 
     Args:
         tar: The opened tar.
@@ -268,9 +272,9 @@ def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
         ValueError: A member begins before the member that was read last, or ends after the file.
     """
     last_offset = -1
-    while (member := tar.next()) is not None:
-        fits = 0 <= member.size <= length - member.offset_data or not member.isreg()
-        if member.offset <= last_offset or not fits:
+    for member in iter(tar.next, None):
+        is_cut_off = member.isreg() and not 0 <= member.size <= length - member.offset_data
+        if member.offset <= last_offset or is_cut_off:
             raise ValueError(f"the tar is cut off or damaged at byte {member.offset}")
         last_offset = member.offset
         yield member
@@ -286,7 +290,8 @@ def _add_member(
     Args:
         member: The header of the file.
         descriptor: The opened tar, to read labels.
-        column: As in `_members`.
+        column: Where labels are: "cls" for .cls files, another name for this key of .json files,
+            None for .cls files and the key `label` of .json files.
         members: The images and labels that were read from this tar before.
     """
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
@@ -314,20 +319,20 @@ def _add_member(
     return False
 
 
-def _label(kind: str, text: bytes, column: str) -> Any:
+def _label(kind: str, content: bytes, column: str) -> Any:
     """Return the label in a .cls or .json file, or None for no label.
 
     Args:
         kind: "cls" for a file that holds JSON or the text of a label, "json" for a file with a JSON
             object.
-        text: The content of the file.
+        content: The content of the file.
         column: The key of the label in a JSON object.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(content)
     except (ValueError, RecursionError):
-        plain = " ".join(text.decode(errors="replace").split())
-        return plain if plain and kind == "cls" else None
+        text = " ".join(content.decode(errors="replace").split())
+        return text if text and kind == "cls" else None
     if kind == "json":
         return value.get(column) if isinstance(value, dict) else None
     return value

@@ -1,6 +1,6 @@
 """Crop, resize, flip and mix images by random numbers of the sample's key.
 
-Legend: B images, H W their height and width, S the requested side in pixels.
+Legend: B images, C channels, H W height and width, S the requested side in pixels, T tries.
 """
 
 import math
@@ -43,34 +43,39 @@ def crop_boxes(
     Returns:
         Top, left, height and width of each crop in pixels, int64 (B, 4).
     """
-    key_B1 = rng.stream(key_B, "crop")[:, None]
+    key_B = rng.stream(key_B, "crop")
+    # areas and aspect ratios of TRIES boxes
     slot_T = 2 * np.arange(TRIES)
-    share_BT = area + (most - area) * rng.uniform(key_B1, slot_T)
+    share_BT = area + (most - area) * rng.uniform(key_B[:, None], slot_T)
     pixels_BT = (height_B * width_B)[:, None] * share_BT
     low, high = map(math.log, RATIO)
-    ratio_BT = np.exp(low + (high - low) * rng.uniform(key_B1, slot_T + 1))
+    ratio_BT = np.exp(low + (high - low) * rng.uniform(key_B[:, None], slot_T + 1))
     w_BT = np.rint(np.sqrt(pixels_BT * ratio_BT)).astype(np.int64)
     h_BT = np.rint(np.sqrt(pixels_BT / ratio_BT)).astype(np.int64)
+    # the first box that fits, or else the largest centred box
     fits_BT = (w_BT > 0) & (w_BT <= width_B[:, None]) & (h_BT > 0) & (h_BT <= height_B[:, None])
     first_fitting_B = fits_BT.argmax(1)
-    row_B = np.arange(len(key_B))
     none_fits_B = ~fits_BT.any(1)
-    centre_w = np.minimum(width_B, np.rint(height_B * RATIO[1])).astype(np.int64)
-    centre_h = np.minimum(height_B, np.rint(width_B / RATIO[0])).astype(np.int64)
-    w_B = np.where(none_fits_B, centre_w, w_BT[row_B, first_fitting_B])
-    h_B = np.where(none_fits_B, centre_h, h_BT[row_B, first_fitting_B])
-    spare_h = height_B - h_B
-    spare_w = width_B - w_B
-    top_B = np.where(none_fits_B, spare_h // 2, rng.integers(key_B1[:, 0], 2 * TRIES, spare_h + 1))
-    left_B = np.where(
-        none_fits_B, spare_w // 2, rng.integers(key_B1[:, 0], 2 * TRIES + 1, spare_w + 1)
-    )
+    largest_w_B = np.minimum(width_B, np.rint(height_B * RATIO[1])).astype(np.int64)
+    largest_h_B = np.minimum(height_B, np.rint(width_B / RATIO[0])).astype(np.int64)
+    row_B = np.arange(len(key_B))
+    w_B = np.where(none_fits_B, largest_w_B, w_BT[row_B, first_fitting_B])
+    h_B = np.where(none_fits_B, largest_h_B, h_BT[row_B, first_fitting_B])
+    # a random place, or the middle
+    spare_h_B = height_B - h_B
+    spare_w_B = width_B - w_B
+    random_top_B = rng.integers(key_B, 2 * TRIES, spare_h_B + 1)
+    random_left_B = rng.integers(key_B, 2 * TRIES + 1, spare_w_B + 1)
+    top_B = np.where(none_fits_B, spare_h_B // 2, random_top_B)
+    left_B = np.where(none_fits_B, spare_w_B // 2, random_left_B)
     return np.stack([top_B, left_B, h_B, w_B], 1)
 
 
 def random_flips(key_B: np.ndarray, flip: bool) -> np.ndarray:
     """Draw which images are flipped: int64 (B,), 1 for half of the images, or 0 without `flip`."""
-    return rng.integers(rng.stream(key_B, "flip"), 0, 2) if flip else np.zeros_like(key_B)
+    if not flip:
+        return np.zeros_like(key_B)
+    return rng.integers(rng.stream(key_B, "flip"), 0, 2)
 
 
 def train_transform(
@@ -94,14 +99,15 @@ def train_transform(
     Returns:
         The crops, (B, C, S, S), of the type of `images`.
     """
-    heights, widths = (np.array([image.shape[axis] for image in images]) for axis in (1, 2))
-    boxes = crop_boxes(key_B, heights, widths, area, most)
-    flips = random_flips(key_B, flip)
-    out_B3SS = torch.empty(len(images), len(images[0]), size, size, dtype=images[0].dtype)
-    for i, (image, box) in enumerate(zip(images, boxes.tolist(), strict=True)):
-        cut = _resized_crop(image, box, size)
-        out_B3SS[i] = cut.flip(-1) if flips[i] else cut
-    return out_B3SS
+    height_B = np.array([image.shape[1] for image in images])
+    width_B = np.array([image.shape[2] for image in images])
+    boxes = crop_boxes(key_B, height_B, width_B, area, most).tolist()
+    is_flipped_B = random_flips(key_B, flip)
+    crop_BCSS = torch.empty(len(images), len(images[0]), size, size, dtype=images[0].dtype)
+    for i, (image, box) in enumerate(zip(images, boxes, strict=True)):
+        crop = _resized_crop(image, box, size)
+        crop_BCSS[i] = crop.flip(-1) if is_flipped_B[i] else crop
+    return crop_BCSS
 
 
 def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
@@ -109,21 +115,26 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
 
     On small images, torchvision's dispatch and its changes of the memory format take longer than
     the pixels. 16 bits are resized in float32 and rounded.
+
+    Args:
+        image: Integers (C, H, W).
+        box: Top, left, height and width of the crop in pixels.
+        size: The side S of the result (C, S, S) in pixels.
     """
     top, left, height, width = box
-    channel, down, right = image.stride()
+    channel_stride, row_stride, column_stride = image.stride()
     # a batch of one whose first stride shows ATen that the channels are last
-    cut = image.as_strided(
+    cut_1CHW = image.as_strided(
         (1, len(image), height, width),
-        (image.numel(), channel, down, right),
-        image.storage_offset() + top * down + left * right,
+        (image.numel(), channel_stride, row_stride, column_stride),
+        image.storage_offset() + top * row_stride + left * column_stride,
     )
     if (height, width) == (size, size):
-        return cut[0]
-    if cut.dtype != torch.uint8:
-        resized = interpolate(cut.float(), (size, size), mode="bilinear", antialias=True)[0]
-        return resized.round().to(image.dtype)
-    return interpolate(cut, (size, size), mode="bilinear", antialias=True)[0]
+        return cut_1CHW[0]
+    if image.dtype == torch.uint8:
+        return interpolate(cut_1CHW, (size, size), mode="bilinear", antialias=True)[0]
+    resized = interpolate(cut_1CHW.float(), (size, size), mode="bilinear", antialias=True)[0]
+    return resized.round().to(image.dtype)
 
 
 def mix_pairs(
@@ -148,16 +159,18 @@ def mix_pairs(
     """
     key_B = rng.stream(key_B, "mix")
     cutmix_chance = 0.5 if mixup and cutmix else float(cutmix > 0)
-    cut_B = rng.uniform(key_B, 0) < cutmix_chance
-    drawn_B = np.where(cut_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
+    is_cutmix_B = rng.uniform(key_B, 0) < cutmix_chance
+    # `or 1.0`: any parameter will do for a method that is not used
+    drawn_B = np.where(is_cutmix_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
     inside_BHW = _boxes(key_B, 1 - drawn_B, *image_B3HW.shape[2:])
-    share_B = torch.from_numpy(np.where(cut_B, 1 - inside_BHW.mean((1, 2)), drawn_B)).float()
-    blend = rearrange(share_B, "b -> b 1 1 1")
-    blended = (blend * image_B3HW + (1 - blend) * other_B3HW).round().to(image_B3HW.dtype)
+    share_B = np.where(is_cutmix_B, 1 - inside_BHW.mean((1, 2)), drawn_B)
+    share_B111 = rearrange(torch.from_numpy(share_B).float(), "b -> b 1 1 1")
+    blended = (share_B111 * image_B3HW + (1 - share_B111) * other_B3HW).round()
     inside_B1HW = rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w")
     pasted = torch.where(inside_B1HW, other_B3HW, image_B3HW)
-    cut_B111 = rearrange(torch.from_numpy(cut_B), "b -> b 1 1 1")
-    return torch.where(cut_B111, pasted, blended), share_B
+    is_cutmix_B111 = rearrange(torch.from_numpy(is_cutmix_B), "b -> b 1 1 1")
+    mixed = torch.where(is_cutmix_B111, pasted, blended.to(image_B3HW.dtype))
+    return mixed, share_B111.flatten()
 
 
 def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
@@ -165,14 +178,19 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
 
     If x^(1/a) + y^(1/a) <= 1 for uniform x and y, the share of the first term is the result. This
     holds with a probability of at least 1/2, so one of 4 * TRIES pairs nearly always fits.
+
+    Args:
+        key_B: Keys of the samples.
+        a: Both parameters of the distribution.
     """
     slot_T = 2 + 2 * np.arange(4 * TRIES)
-    x_BT, y_BT = (rng.uniform(key_B[:, None], slot_T + i) ** (1 / a) for i in (0, 1))
+    x_BT = rng.uniform(key_B[:, None], slot_T) ** (1 / a)
+    y_BT = rng.uniform(key_B[:, None], slot_T + 1) ** (1 / a)
     fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
+    first_fitting_B = fits_BT.argmax(1)
     row_B = np.arange(len(key_B))
-    first_B = fits_BT.argmax(1)
-    x_B = x_BT[row_B, first_B]
-    y_B = y_BT[row_B, first_B]
+    x_B = x_BT[row_B, first_fitting_B]
+    y_B = y_BT[row_B, first_fitting_B]
     return np.where(fits_BT.any(1), x_B / np.maximum(x_B + y_B, 1e-300), 0.5)
 
 
@@ -227,7 +245,15 @@ def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor
 
 
 def _fitted(image: Tensor, size: int, mode: str, crop: float, resizing: dict[str, Any]) -> Tensor:
-    """Return one image (C, H, W) as (C, S, S)."""
+    """Return one image (C, H, W) as (C, S, S).
+
+    Args:
+        image: The image.
+        size: The side S of the result in pixels.
+        mode: "crop" or "squash", as in `eval_transform`.
+        crop: The share of the shorter side that is cropped.
+        resizing: Options of torchvision's `resize`, ANTIALIAS or NEAREST.
+    """
     resize: Any = F.resize
     if mode == "squash":
         return resize(image, [size, size], **resizing)
@@ -236,12 +262,15 @@ def _fitted(image: Tensor, size: int, mode: str, crop: float, resizing: dict[str
 
 
 def _middle(image: Tensor) -> Tensor:
-    """Return the middle of a very long image.
+    """Return the middle of a very long image, and other images unchanged.
 
     Resizing a line of pixels by its shorter side would fill the memory.
+
+    Args:
+        image: An image (C, H, W).
     """
     height, width = image.shape[1:]
-    most = STRIP * min(height, width)
-    if max(height, width) <= most:
+    longest = STRIP * min(height, width)
+    if max(height, width) <= longest:
         return image
-    return F.center_crop(image, [min(height, most), min(width, most)])
+    return F.center_crop(image, [min(height, longest), min(width, longest)])

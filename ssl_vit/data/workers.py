@@ -176,6 +176,9 @@ def _end_workers(iterator: Any) -> None:
     `_shutdown_workers` of torch waits 5 seconds for each worker, and without limit for the thread
     that pins memory, which may wait for a worker. So it runs in a thread, and workers that are
     still alive after END_SECONDS are killed.
+
+    Args:
+        iterator: The iterator of a DataLoader with workers.
     """
     if iterator._worker_pids_set:
         # torch's signal handler would raise an error at the end of a worker, while others remain
@@ -221,6 +224,10 @@ def _exit_on_queue_error(error: Exception, item: object) -> None:
 
     The training process would wait for that batch for ever. The exit status tells if too many files
     are open.
+
+    Args:
+        error: Why the batch could not be handed over.
+        item: The batch, not used.
     """
     is_shortage = has_too_many_files(error)
     if not is_shortage:

@@ -41,10 +41,13 @@ STORAGE_TYPE = torch.float16  # type of tokens in memory; bfloat16 would round o
 def describe(network: Backbone, images: EvaluationImages) -> str:
     """Describe for the terminal how many images the probe learns from, and the memory it needs."""
     assert isinstance(network, Encoder)  # recipe/check.py refuses others
-    train_images, tokens = len(_train(images)), network.patches + network.prefix
+    train_images = len(_train(images))
+    tokens = network.patches + network.prefix
     size = format_bytes(token_bytes(train_images, tokens, network.width))
-    counted = format_image_count(train_images)
-    return f"learns from {counted} with {tokens} tokens each ({size} in memory)"
+    return (
+        f"learns from {format_image_count(train_images)} with {tokens} tokens each ({size} in"
+        " memory)"
+    )
 
 
 def measure(
@@ -123,6 +126,7 @@ def measure(
 
 
 def _train(images: EvaluationImages) -> Source:
+    """Return the labelled training images, at most probe.token_images of them."""
     return masks.choose_images(
         labelled_images(images.splits.train), images.recipe.probe.token_images
     )
@@ -142,8 +146,10 @@ def _check_memory(images: int, tokens: int, width: int) -> None:
     fitting = int(environment.host_memory() / 2 / token_bytes(1, tokens, width))
     if images > fitting:
         size = format_bytes(token_bytes(images, tokens, width))
-        text = f"{format_image_count(images)} with {tokens} tokens each take {size} of memory"
-        raise UserError(f"probe.measures=attentive: {text}. Use probe.token_images={fitting}.")
+        raise UserError(
+            f"probe.measures=attentive: {format_image_count(images)} with {tokens} tokens each take"
+            f" {size} of memory. Use probe.token_images={fitting}."
+        )
 
 
 class TrainingTokens(NamedTuple):
@@ -205,7 +211,7 @@ def extract(
     """Gather the tokens of all processes' batches on rank 0, in the order of the split.
 
     Args:
-        read: uint8 images (B, 3, H, W) -> tokens (B, T, D) in STORAGE_TYPE.
+        read: Takes images (B, 3, H, W) and returns tokens (B, T, D) in STORAGE_TYPE.
         batches: Batches of this process.
         images: Number of images of all processes, including unreadable images.
         accelerator: Processes that read images.

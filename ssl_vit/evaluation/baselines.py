@@ -65,6 +65,9 @@ def pixel_reader(data: Data) -> Reader:
     """Return a reader that uses an image at 8 x 8 pixels as the image's feature, (B, 64 C).
 
     Each of the 64 pixels is the mean of a region of the image, normalised as for the encoder.
+
+    Args:
+        data: Channels, range and normalisation of the images.
     """
     mean_C11, std_C11 = normalisation(data.mean, data.std, data.pixel_range)
 

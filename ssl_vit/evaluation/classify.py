@@ -159,7 +159,8 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
         raise UserError(f"eval.real={path}: {error}") from None
     if len(real_labels) != IMAGENET:
         raise UserError(
-            f"eval.real={path}: not a list of {IMAGENET:,} lists. Name ImageNet-ReaL's real.json."
+            f"eval.real={path}: this file is not a list of {IMAGENET:,} lists. Name ImageNet-ReaL's"
+            " real.json."
         )
     numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in predictions.index]
     if not all(numbers):

@@ -58,7 +58,9 @@ class CollapseEvaluator:
             yield f"features/{name}", share
 
     def _information(self, p_NK: Tensor) -> float:
-        """Return `information` over the images of all processes.
+        """Return the mutual information of images and prototypes, over the images of all processes.
+
+        See `information` for the formula.
 
         Args:
             p_NK: Probabilities of the prototypes for each image or patch of this process.
@@ -76,6 +78,9 @@ def centred_rank(x_ND: Tensor) -> float:
     """Return the effective rank of features after their mean is subtracted (see `effective_rank`).
 
     The result is between 1 and min(N - 1, D), and 1 if all features are the same.
+
+    Args:
+        x_ND: Features of N images.
     """
     centred_ND = x_ND - x_ND.mean(0)
     # If all features are the same, centring leaves rounding errors, whose rank would be high
@@ -88,6 +93,9 @@ def mean_cosine(x_ND: Tensor) -> float:
 
     The mean of the features is not subtracted, because the cosines of centred features always add
     up to nearly 0.
+
+    Args:
+        x_ND: Features of N images.
     """
     images = len(x_ND)
     # |sum of unit vectors|^2 is the sum of cosines over all pairs, including each with itself

@@ -92,7 +92,7 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
     """Measure the segmentation of test images by a linear probe on an encoder's patch features.
 
     The probe is fitted to the training images at each learning rate. The rate with the highest mIoU
-    on held-out images is used for the test images. Collective.
+    on held-out images is used for the test images. All processes call this function.
 
     Args:
         network: Encoder or baseline, a Vision Transformer.
@@ -188,18 +188,28 @@ def _task(
     Raises:
         UserError: There is only one class.
     """
-    class_counts = count_classes(train.mask_ISS, ignore)
-    if (classes or class_counts) < 2:
-        text = f"the number of classes in the training masks is {class_counts}, without"
-        text += f" data.mask_ignore={ignore}"
-        raise UserError(f"probe.measures=segmentation: {text}. Use masks with at least 2 classes.")
-    return SegmentationTask(classes or class_counts, ignore, grid)
+    classes_in_masks = count_classes(train.mask_ISS, ignore)
+    if classes is None:
+        classes = classes_in_masks
+    if classes < 2:
+        raise UserError(
+            "probe.measures=segmentation: the number of classes in the training masks is"
+            f" {classes_in_masks}, without data.mask_ignore={ignore}. Use masks with at least 2"
+            " classes."
+        )
+    return SegmentationTask(classes, ignore, grid)
 
 
 def _fit(
     train: PatchFeatures, task: SegmentationTask, probe: Probe, device: torch.device
 ) -> FittedSegmenter:
-    """Fit a segmentation probe to the training images on `device`.
+    """Fit a segmentation probe to the training images, and find the commonest class of pixels.
+
+    Args:
+        train: Training images with masks.
+        task: Classes and ignored value.
+        probe: Learning rates, steps and batch size.
+        device: Device to train on.
 
     Returns:
         The fitted probe, on the CPU.
@@ -208,10 +218,8 @@ def _fit(
     weight_GAC = train_segmenter(train, task, scale, probe, device)
     count_C = torch.zeros(task.classes, dtype=torch.long)
     for mask_SS in train.mask_ISS:
-        counted_mask_SS = (
-            mask_SS.long()
-        )  # in uint8, an ignored value above 255 would equal another value
-        count_C += counted_mask_SS[counted_mask_SS != task.ignore].bincount(minlength=task.classes)
+        class_SS = mask_SS.long()  # in uint8, an ignored value above 255 would equal another value
+        count_C += class_SS[class_SS != task.ignore].bincount(minlength=task.classes)
     commonest = int(count_C.argmax())
     return FittedSegmenter(scale, weight_GAC, commonest).to(torch.device("cpu"))
 
@@ -241,8 +249,14 @@ def _narrow(mask: Tensor) -> Tensor:
 
 
 def count_classes(mask_ISS: Tensor, ignore: int) -> int:
-    """Return the highest class in the masks plus 1, or 0 if no pixel has a class."""
-    return max((value + 1 for value in mask_ISS.unique().tolist() if value != ignore), default=0)
+    """Return the highest class in the masks plus 1, or 0 if no pixel has a class.
+
+    Args:
+        mask_ISS: Class of each pixel.
+        ignore: Value of pixels without a class.
+    """
+    values = mask_ISS.unique().tolist()
+    return max((value + 1 for value in values if value != ignore), default=0)
 
 
 def upsampled(
@@ -304,7 +318,17 @@ def train_segmenter(
 def _gradient(
     x_BND: Tensor, mask_BSS: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask
 ) -> Tensor:
-    """Return the gradient (A, G C) of the summed cross-entropy, for each rate at its weights."""
+    """Return the gradient (A, F) of the cross-entropy, summed over the pixels of a batch.
+
+    The weights of all rates are in one matrix. Each rate has a loss of its own.
+
+    Args:
+        x_BND: Patch features.
+        mask_BSS: Class of each pixel.
+        scale: Mean and standard deviation of the training features.
+        weight_AF: Weights of all rates.
+        task: Classes and ignored value.
+    """
     weight_AF = weight_AF.detach().requires_grad_()
     with torch.enable_grad():
         logits = upsampled(x_BND, scale, weight_AF, task, mask_BSS.shape[-1])
@@ -336,7 +360,9 @@ def class_pixel_counts(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Te
 def count_pixels(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
 ) -> PixelCounts:
-    """Count the pixels that a fitted probe classifies, over all processes' batches. Collective.
+    """Count the pixels that a fitted probe classifies, over all processes' batches.
+
+    All processes call this function.
 
     Args:
         read: Reader of patch features (B, N, D).

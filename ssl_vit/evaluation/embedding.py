@@ -159,9 +159,9 @@ def decode(file: Path) -> tuple[np.ndarray, np.ndarray]:
     """Read a shard's file: return the images' rows in the split (M,) and the features (M, D)."""
     table = pyarrow.parquet.read_table(file, columns=["index", "embedding"])
     embedding = table.column("embedding").combine_chunks()
-    images, values = len(embedding), embedding.flatten().to_numpy()
-    width = len(values) // max(1, images)
-    return table.column("index").to_numpy(), values.reshape(images, width)
+    values = embedding.flatten().to_numpy()
+    width = len(values) // max(1, len(embedding))
+    return table.column("index").to_numpy(), values.reshape(len(embedding), width)
 
 
 def summary(file: Path) -> tuple[int, list[str]]:
@@ -169,8 +169,13 @@ def summary(file: Path) -> tuple[int, list[str]]:
 
     Features are not read.
 
+    Args:
+        file: A parquet file with the content that `embed` returns.
+
     Raises:
-        ValueError, OSError, KeyError: The file is damaged.
+        ValueError: The file is damaged.
+        OSError: The file cannot be read.
+        KeyError: The file was not written by `embed`.
     """
     file_metadata = pyarrow.parquet.read_metadata(file)
     return file_metadata.num_rows, json.loads(file_metadata.metadata[UNREADABLE])
@@ -217,7 +222,7 @@ def search(
 
 
 def normalize(x_MD: np.ndarray) -> np.ndarray:
-    """Scale features to length 1."""
+    """Scale features to length 1. Features of length 0 stay 0."""
     return x_MD / np.maximum(np.linalg.norm(x_MD, axis=1, keepdims=True), 1e-12)
 
 

@@ -41,6 +41,7 @@ Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, 
 
 
 def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
+    """Return a function that reads features of images, see `Backbone.feature`."""
     return lambda image_B3HW: net.feature(image_B3HW, pool, layer)
 
 
@@ -48,6 +49,9 @@ def is_finite(output_B: Tensor) -> Tensor:
     """Return whether all values of each image's features, tokens or logits (B, ...) are finite.
 
     The result is bool (B,), on the CPU.
+
+    Args:
+        output_B: Output of a network for B images, of any shape (B, ...).
     """
     if not output_B.numel():
         return torch.ones(len(output_B), dtype=torch.bool)
@@ -56,7 +60,7 @@ def is_finite(output_B: Tensor) -> Tensor:
 
 
 def check_finite(name: str, finite_N: Tensor) -> None:
-    """Raise an error if a network's output is not finite for all images.
+    """Check that a network's output is finite for all images.
 
     Args:
         name: Name of the network: ENCODER, or a baseline of PROBE_BASELINES.
@@ -93,13 +97,17 @@ class CheckedReader:
         return output_B
 
     def check(self) -> None:
-        """Check the features of all images read since the last check, on any process. Collective.
+        """Check the features of all images that any process has read since the last check.
+
+        All processes call this method.
 
         Raises:
             NonFiniteError: Features of an image are not finite.
         """
-        parts, self.finite = self.accelerator.gather_parts(self.finite), []
-        check_finite(self.name, torch.cat([torch.ones(0, dtype=torch.bool), *parts]))
+        no_image = torch.ones(0, dtype=torch.bool)  # `cat` needs a tensor
+        parts = self.accelerator.gather_parts(self.finite)
+        self.finite = []
+        check_finite(self.name, torch.cat([no_image, *parts]))
 
 
 def extract_labelled_features(
@@ -166,12 +174,14 @@ def gather_features(
 def count_copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
-    """Count the images with equal content among all processes' images. Collective.
+    """Count the images with equal content among all processes' images.
+
+    All processes call this function.
 
     Args:
         batches: Batches of this process.
         accelerator: Processes that read images.
-        labelled: Count only labelled images.
+        labelled: Whether to count only labelled images.
 
     Returns:
         The copies, or None if all images are distinct.
@@ -179,8 +189,11 @@ def count_copies_in(
     parts = []
     for batch in batches:
         assert batch.content is not None
-        is_counted_B = is_labelled(batch.label).numpy() | (not labelled)
-        parts.append((batch.content[is_counted_B], batch.label.numpy()[is_counted_B]))
+        content_B, label_B = batch.content, batch.label.numpy()
+        if labelled:
+            is_labelled_B = is_labelled(batch.label).numpy()
+            content_B, label_B = content_B[is_labelled_B], label_B[is_labelled_B]
+        parts.append((content_B, label_B))
     content_N, label_N = map(np.concatenate, zip(*accelerator.gather_parts(parts), strict=True))
     return count_copies(content_N, label_N)
 
@@ -208,11 +221,13 @@ def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe,
     smallest = int(images_C.argmin())
     fewest = int(images_C[smallest])
     note = ""
-    left_out = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
-    if left_out:
+    too_many = ", ".join(str(shots) for shots in probe.shots if shots > fewest)
+    if too_many:
         name = probes.class_name(smallest, source.classes)
-        reason = f"class {name} has {format_image_count(fewest)} to learn from"
-        note = f"probe.shots={left_out} is left out, because {reason}"
+        note = (
+            f"probe.shots={too_many} is left out, because class {name} has"
+            f" {format_image_count(fewest)} to learn from"
+        )
     fitting = [shots for shots in probe.shots if shots <= fewest]
     return probe.model_copy(update={"shots": fitting}), note
 
@@ -265,7 +280,18 @@ def sample_few_shot(
 
 
 def _picks(label_N: Tensor, probe: Probe, classes: int, names: Sequence[str], draws: int) -> Picks:
-    """Pick the images of each (shots, trial), with another seed for each of `draws` trials."""
+    """Pick the training images of few-shot, for each number of shots and each trial.
+
+    Args:
+        label_N: Labels of the training images.
+        probe: Numbers of shots.
+        classes: Number of classes.
+        names: Names of the classes for errors, if any.
+        draws: Number of trials, each with another seed.
+
+    Returns:
+        {(shots, trial): rows of the picked images}.
+    """
     return {
         (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, names)
         for shots in probe.shots
@@ -355,17 +381,19 @@ def probe_all(
         entry COMMONEST holds, for each measure, the result of always naming the commonest class.
     """
     right: dict[str, Right] = {}
+    only_knn = probe.model_copy(update={"measures": ["knn"]})
     for name in seen["test"]:
-        is_pixels = name == PIXELS
-        run_probe = probe.model_copy(update={"measures": ["knn"]}) if is_pixels else probe
         by_split = {split: by_reader[name] for split, by_reader in seen.items()}
+        run_probe = only_knn if name == PIXELS else probe
         with warn_if_baseline_fails(name, error, warn):
             for x_ND, _ in by_split.values():
                 check_finite(name, is_finite(x_ND))
             right[name] = dict(run_probes(by_split, run_probe, classes, picks, names))
     _, label_M = next(iter(seen["test"].values()))
-    measures = [measure for by_measure in right.values() for measure in by_measure]
-    return right | {COMMONEST: {measure: is_commonest(label_M) for measure in measures}}
+    commonest: dict[str, Tensor] = {}
+    for by_measure in right.values():
+        commonest |= {measure: is_commonest(label_M) for measure in by_measure}
+    return right | {COMMONEST: commonest}
 
 
 def is_commonest(label_M: Tensor) -> Tensor:

@@ -25,7 +25,9 @@ def read_batches(
     most: int,
     **options: Any,
 ) -> list[Batch]:
-    """Read held-out images into memory, on each process an equal share. Collective.
+    """Read held-out images into memory, on each process an equal share.
+
+    All processes call this function.
 
     Args:
         source: Split of the images.
@@ -42,7 +44,10 @@ def read_batches(
         UserError: Too many images cannot be read.
     """
     batches = loaders.held_out_batches(source, data, batch_layout, most, **options)
-    unreadable = accelerator.gather_parts([text for batch in batches for text in batch.unreadable])
+    names: list[str] = []
+    for batch in batches:
+        names += batch.unreadable
+    unreadable = accelerator.gather_parts(names)  # of all processes
     if unreadable:
         images = count_images(batches, accelerator) + len(unreadable)
         check_unreadable(len(unreadable), images, data, unreadable)
@@ -52,7 +57,15 @@ def read_batches(
 def count_images(
     batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> int:
-    """Count all processes' images, or with `labelled` only labelled images. Collective."""
+    """Count all processes' images, or with `labelled` only labelled images.
+
+    All processes call this function.
+
+    Args:
+        batches: Batches of this process.
+        accelerator: Processes that read images.
+        labelled: Whether to count only images with a label or a list of labels.
+    """
     if labelled:
         counts = [int(is_labelled(batch.label).sum()) for batch in batches]
     else:
@@ -113,7 +126,12 @@ class HeldOutEvaluator:
             yield f"validation/{name}", value
 
     def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
-        """Return means over all processes' batches of the metrics that `metrics_of` computes."""
+        """Return the means of metrics over all processes' batches.
+
+        Args:
+            objective: The objective, which may compute further metrics from the means.
+            metrics_of: Function that computes the metrics of a batch.
+        """
         sums: Sums = {}
         for batch in self.batches:
             add_metrics(sums, metrics_of(to_device(batch, self.accelerator.device)))

@@ -120,12 +120,14 @@ class OnlineProbes:
 
     def describe(self) -> str:
         """Describe the probes, the number of images and the steps between evaluations, in words."""
-        measures, (train, held_out) = self.probe.measures, self.images
-        probes_text = "k-NN" if measures == ["knn"] else ", ".join(measures)
+        measures = ", ".join(self.probe.measures)
+        if measures == "knn":
+            measures = "k-NN"
+        train, held_out = self.images
         return (
-            f"{probes_text} of {held_out:,}"
-            f" labelled held-out images{copies_text(self.copies)}, fitted to {train:,} training"
-            f" images, every {self.every:,} steps (about {self.share:.1%} of the work)"
+            f"{measures} of {held_out:,} labelled held-out images{copies_text(self.copies)}, fitted"
+            f" to {train:,} training images, every {self.every:,} steps (about {self.share:.1%} of"
+            " the work)"
         )
 
     def names(self) -> list[str]:
@@ -172,7 +174,9 @@ class OnlineProbes:
 
         The baselines are an encoder with fresh weights, the pixels and the commonest class. A run
         with `init=` that is at step 0 also has the baseline START: `network` with these initial
-        weights. A resumed run reads the stored results. Collective.
+        weights. A resumed run reads the stored results.
+
+        All processes call this method.
 
         Args:
             network: Encoder of the run.
@@ -275,13 +279,14 @@ class OnlineProbes:
         The held-out images are the split `test`. If a probe chooses a learning rate, a tenth of the
         training images is the split `validation`.
 
+        Args:
+            readers: {ENCODER or a baseline: reader of its features}.
+
         Returns:
             {split: {reader: features (N, D) and labels (N,)}}.
         """
-        train, test = (
-            extract_labelled_features(readers, batches, self.accelerator)[0]
-            for batches in (self.train, self.held_out)
-        )
+        train, _ = extract_labelled_features(readers, self.train, self.accelerator)
+        test, _ = extract_labelled_features(readers, self.held_out, self.accelerator)
         images = len(next(iter(train.values()))[1])
         set_aside = self.count_choosing_images(images)
         if not set_aside:
@@ -334,7 +339,11 @@ def _read(path: Path, conditions: str) -> dict[str, Right] | None:
 
 
 def _hash_images(batches: Iterable[Batch]) -> list[str]:
-    """Return the SHA-256 of the pixels and labels of each batch."""
+    """Return the SHA-256 of the pixels and labels of each batch.
+
+    Args:
+        batches: Batches of this process.
+    """
     hashes = []
     for batch in batches:
         digest = hashlib.sha256(batch.image.numpy().tobytes())
@@ -344,11 +353,13 @@ def _hash_images(batches: Iterable[Batch]) -> list[str]:
 
 
 def label_doubt(source: Source) -> str:
-    """Say why the names of folders are probably no classes, for labels that come from folders.
+    """Return the reason why the folders that give the labels are probably no classes.
 
-    Returns:
-        The reason: the names are dates, or half of the folders have fewer than FEW images. Empty
-        without a reason, or if labels come from elsewhere.
+    The reason is that all names are dates, or that half of the folders have fewer than
+    FEW_PER_CLASS images. It is empty if neither holds, or if labels do not come from folders.
+
+    Args:
+        source: Images with labels.
     """
     if source.labels.source != FOLDERS:
         return ""
@@ -369,7 +380,8 @@ def prepare(
 
     With probe.every, the recipe's probes are measured. Otherwise k-NN is measured if the images
     suit it. The encoder is compared with the baselines (`paired`) only on images that were not
-    trained on, that chose no weights, and that do not lie in groups. Collective.
+    trained on, that chose no weights, and that do not lie in groups. All processes call this
+    function.
 
     Args:
         run: Run that trains.
@@ -408,7 +420,8 @@ def prepare(
         if is_best_by_probe:  # every choice of a checkpoint needs a measurement
             every = recipe.eval.every
         rows = loaders.held_out_rows(splits.validation, held_out, first)
-        if reason := _why_not_measured(recipe, splits, train, rows):
+        reason = _why_not_measured(recipe, splits, train, rows)
+        if reason:
             return None, reason
     try:
         classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
@@ -445,7 +458,7 @@ def prepare(
 
 
 def _why_not_measured(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
-    """Say why k-NN cannot be measured on the images of a run.
+    """Return the reason why k-NN cannot be measured on the images of a run.
 
     Args:
         recipe: Recipe of the run.
@@ -462,21 +475,27 @@ def _why_not_measured(recipe: Recipe, splits: Splits, train: int, held_out_M: np
         return NO_LABELS
     if splits.train.labels.lists is not None:
         return "the images have lists of labels"
-    if doubt := label_doubt(splits.train.all_rows()):
+    doubt = label_doubt(splits.train.all_rows())
+    if doubt:
         return f"{NO_CLASSES}: {doubt}"
     neighbors = recipe.probe.neighbors
     if train < neighbors:
-        return f"too few labelled training images ({train:,}) for {neighbors} neighbours"
+        return f"there are too few labelled training images ({train:,}) for {neighbors} neighbours"
     labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
-    if labelled < LEAST_LABELLED:
-        return f"too few labelled held-out images: {labelled:,}{_more_labelled(recipe, splits)}"
-    return ""
+    if labelled >= LEAST_LABELLED:
+        return ""
+    options = " ".join(_options_for_more_labelled(recipe, splits))
+    if not options:
+        return f"there are only {labelled:,} labelled held-out images"
+    return f"there are only {labelled:,} labelled held-out images ({options} holds out more)"
 
 
-def _more_labelled(recipe: Recipe, splits: Splits) -> str:
-    """Return a note in brackets with the options that would hold out more labelled images.
+def _options_for_more_labelled(recipe: Recipe, splits: Splits) -> list[str]:
+    """Return the options that would hold out more labelled images, if there are any.
 
-    The note is empty if no option does.
+    Args:
+        recipe: Recipe of the run.
+        splits: Images of the run.
     """
     option = option_for_more_held_out(recipe)
     options = [option] if option else []
@@ -485,7 +504,7 @@ def _more_labelled(recipe: Recipe, splits: Splits) -> str:
     is_share = isinstance(recipe.data.validation, float)
     if has_unlabelled and is_from_all and (options or is_share):
         options.append("data.validation_from=labelled")
-    return f" ({' '.join(options)} holds out more)" if options else ""
+    return options
 
 
 def _share(recipe: Recipe, images: int, every: int) -> float:
@@ -496,13 +515,16 @@ def _share(recipe: Recipe, images: int, every: int) -> float:
         images: Number of training and held-out images of an evaluation.
         every: Steps between two evaluations.
     """
-    work, steps = costs.compute_network_cost(recipe), recipe.optim.steps
-    # Extraction is a forward pass. Training costs about three of them where it is not counted
-    forward_per_image = work.features / (work.training or 3 * work.features)
-    # Each baseline with a network, fresh weights and those of init=, is extracted once
+    work = costs.compute_network_cost(recipe)
+    steps = recipe.optim.steps
+    # Extraction is a forward pass. Training costs about three forward passes where it is not
+    # counted
+    forward_share = work.features / (work.training or 3 * work.features)
+    # The features of each baseline with a network (fresh weights, weights of init=) are extracted
+    # once
     baselines = 1 if recipe.init_source.is_scratch else 2
     evaluations = math.ceil(steps / every) + baselines
-    return evaluations * images * forward_per_image / (steps * recipe.optim.batch)
+    return evaluations * images * forward_share / (steps * recipe.optim.batch)
 
 
 def _choose_sizes(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
@@ -521,8 +543,9 @@ def _choose_sizes(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, 
         The number of training images, the number of held-out images, and the steps between two
         evaluations.
     """
-    every, steps = recipe.eval.every, recipe.optim.steps
-    affordable = SHARE / _share(recipe, train + held_out, every)
+    every = recipe.eval.every
+    steps = recipe.optim.steps
+    affordable = SHARE / _share(recipe, train + held_out, every)  # share of the images
     train = min(train, max(LEAST_TRAINING, int(affordable * train)))
     held_out = min(held_out, max(LEAST_HELD_OUT, int(affordable * held_out)))
     while _share(recipe, train + held_out, every) > SHARE and every < steps:

@@ -61,6 +61,9 @@ def effective_rank(x_ND: Tensor) -> float:
     This is exp(entropy) of the singular values, divided by their sum. The result is between 1 (all
     features in one direction) and min(N, D), so compare it only for equal N. The result is NaN if a
     feature is not finite.
+
+    Args:
+        x_ND: Features of N images.
     """
     if not x_ND.isfinite().all():
         return math.nan
@@ -92,7 +95,7 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
     weight_AC = _ridge(scale(x_SD, BIAS), target_SC, L2)
     return torch.cat(
-        [(scale(x.double(), BIAS) @ weight_AC).argmax(1) for x in _chunks(test_MD, classes)]
+        [(scale(x_BD.double(), BIAS) @ weight_AC).argmax(1) for x_BD in _chunks(test_MD, classes)]
     )
 
 
@@ -122,10 +125,14 @@ def sample_shots(
     fewest = images_C.min()
     if fewest < shots:
         too_small = int(np.argmax(images_C < shots))
-        fits = f"probe.shots=[{fewest}], or " if fewest else ""
-        has = f"class {class_name(too_small, names)} has {format_image_count(images_C[too_small])}"
-        text = f"{has} to learn from. Use {fits}probe.measures= without few_shot."
-        raise UserError(f"probe.shots={shots}: {text}")
+        remedies = ["probe.measures= without few_shot"]
+        if fewest:
+            remedies.insert(0, f"probe.shots=[{fewest}]")
+        raise UserError(
+            f"probe.shots={shots}: class {class_name(too_small, names)} has"
+            f" {format_image_count(images_C[too_small])} to learn from. Use"
+            f" {', or '.join(remedies)}."
+        )
     hash_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
     order_N = np.lexsort((hash_N, label))  # sorted by label, then by hash
     first_C = np.cumsum(images_C) - images_C  # where each class begins in this order
@@ -142,6 +149,11 @@ def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
     """Return the weights (A, C) of ridge regression, (X'X + l2 I)^-1 X'Y.
 
     With fewer images than features, the equal X' (XX' + l2 I)^-1 Y needs a smaller matrix.
+
+    Args:
+        x_SA: Standardised features of the picked images, and the constant feature.
+        target_SC: 1 for the class of an image, -1 for all other classes.
+        l2: Weight of the regularisation.
     """
     images, features = x_SA.shape
     if images >= features:
@@ -200,11 +212,13 @@ def best_rate(
         UserError: Training diverges at every rate.
     """
     is_finite_G = weight_GAC.isfinite().all((1, 2)).tolist()
-    if not any(is_finite_G):
-        text = f"the {probe} probe diverges at every learning rate. Use smaller rates."
-        raise UserError(f"probe.rates={list(rates)}: {text}")
-    converged = [g for g, is_finite in enumerate(is_finite_G) if is_finite]
-    return max(converged, key=lambda g: score_G[g])
+    finite = [number for number, is_finite in enumerate(is_finite_G) if is_finite]
+    if not finite:
+        raise UserError(
+            f"probe.rates={list(rates)}: the {probe} probe diverges at every learning rate. Use"
+            " smaller rates."
+        )
+    return max(finite, key=lambda number: score_G[number])
 
 
 def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, probe: Probe) -> Tensor:
@@ -282,7 +296,17 @@ def _rows_of_block(block: int, batch: int, length: int) -> Tensor:
 def _gradient(
     x_BD: Tensor, label_B: Tensor, scale: Scale, weight_AF: Tensor, groups: int
 ) -> Tensor:
-    """Return the gradient (A, F) of the mean cross-entropy over a batch, for `groups` rates."""
+    """Return the gradient (A, F) of the mean cross-entropy over a batch.
+
+    The weights of all rates are in one matrix. Each rate has a loss of its own.
+
+    Args:
+        x_BD: Features.
+        label_B: Labels.
+        scale: Mean and standard deviation of the training features.
+        weight_AF: Weights of all rates.
+        groups: Number of rates G.
+    """
     total_AF = torch.zeros_like(weight_AF)
     width = max(weight_AF.shape)
     for x, label in zip(_chunks(x_BD, width), _chunks(label_B, width), strict=True):
@@ -295,8 +319,9 @@ def _gradient(
 
 def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
     """Return the classes that the weights of each rate predict, (G, M)."""
-    width = weight_GAC.shape[0] * max(weight_GAC.shape[1:])
-    return torch.cat([(scale(x, 1.0) @ weight_GAC).argmax(2) for x in _chunks(x_MD, width)], 1)
+    rates, width, classes = weight_GAC.shape
+    chunks = _chunks(x_MD, rates * max(width, classes))
+    return torch.cat([(scale(x_BD, 1.0) @ weight_GAC).argmax(2) for x_BD in chunks], 1)
 
 
 def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: int) -> Tensor:
@@ -320,8 +345,10 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     """
     if k > len(train_ND):
         images = len(train_ND)
-        text = f"Use probe.neighbors={images} or less, or probe.measures= without knn."
-        raise UserError(f"probe.neighbors={k}: more than the training images ({images}). {text}")
+        raise UserError(
+            f"probe.neighbors={k}: there are only {images} training images. Use"
+            f" probe.neighbors={images} or less, or probe.measures= without knn."
+        )
     train_ND = F.normalize(train_ND, dim=1)
     predictions = []
     for x_BD in _chunks(test_MD, len(train_ND)):
@@ -337,10 +364,11 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
 
 def mean_and_std(x_ND: Tensor) -> Scale:
     """Return mean and standard deviation of features, computed chunk by chunk in float64."""
-    mean_D = torch.stack([x.double().sum(0) for x in _chunks(x_ND)]).sum(0) / len(x_ND)
-    squares = [(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]
-    square_D = torch.stack(squares).sum(0) / len(x_ND)
-    return Scale(mean_D, square_D.sqrt() + 1e-5)
+    sums = [x.double().sum(0) for x in _chunks(x_ND)]
+    mean_D = torch.stack(sums).sum(0) / len(x_ND)
+    sums_of_squares = [(x.double() - mean_D).square().sum(0) for x in _chunks(x_ND)]
+    variance_D = torch.stack(sums_of_squares).sum(0) / len(x_ND)
+    return Scale(mean_D, variance_D.sqrt() + 1e-5)
 
 
 def _chunks(x_ND: Tensor, width: int = 1) -> Iterator[Tensor]:
@@ -351,4 +379,5 @@ def _chunks(x_ND: Tensor, width: int = 1) -> Iterator[Tensor]:
         width: Columns of a matrix that chunks are multiplied with. The product of a chunk has at
             most ELEMENTS values too.
     """
-    return iter(x_ND.split(max(1, ELEMENTS // max(width, x_ND[0].numel()))))
+    values_per_row = max(width, x_ND[0].numel())
+    return iter(x_ND.split(max(1, ELEMENTS // values_per_row)))

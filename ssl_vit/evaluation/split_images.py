@@ -10,7 +10,7 @@ from ..data import run_splits
 from ..data.layout import NoTestSplitError
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import format_image_count
+from ..formatting import format_count
 from ..recipe.schema import (
     LARGE_SHARE,
     Recipe,
@@ -44,8 +44,12 @@ def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Spl
     """Drop unlabelled training and held-out images if every part of the loss needs labels.
 
     A split without any label stays as it is, so that a later check reports the missing labels.
+
+    Args:
+        recipe: Recipe of the run or evaluation.
+        splits: Images of the run or evaluation.
     """
-    needs_labels = all(part.labels for part in recipe.declared.trained(recipe))
+    needs_labels = all(part.labels for part in recipe.declared.trained(recipe))  # parts of the loss
     if not needs_labels or not recipe.trains or splits.stream is not None:
         return splits
     labelled_splits: dict[str, Any] = {}
@@ -55,28 +59,30 @@ def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Spl
         labelled = labelled_images(source)
         if 0 < len(labelled) < len(source):
             labelled_splits[name] = labelled
-            text = f"uses only the labelled images ({len(labelled):,} of {len(source):,})"
-            notes.append(f"{name}: {text}")
+            notes.append(
+                f"{name}: uses only the labelled images ({len(labelled):,} of {len(source):,})"
+            )
     return splits._replace(**labelled_splits, notes=tuple(notes))
 
 
 def explain_missing_test(recipe: Recipe, error: NoTestSplitError, untested: bool) -> str:
-    """Return the text of an error about missing test images, with what the user can write.
+    """Return the text of an error about missing test images, with more remedies.
 
     Args:
         recipe: Recipe of the run or evaluation.
         error: Error of `run_splits.load`.
         untested: Whether the run may go without test images.
     """
-    sentences = [str(error).rstrip(".")]
+    sentences = [str(error)]
     with suppress(UserError):  # the weights may have been deleted
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
-            text = f"The run of init={recipe.init} had data.test={share:g}. Use this value"
-            sentences.append(text)
+            sentences.append(
+                f"The run of init={recipe.init} had data.test={share:g}. Use this value."
+            )
     if untested and error.labelled and recipe.trains:
-        sentences.append("To fine-tune without a test, use eval.test=false")
-    return ". ".join(sentences) + "."
+        sentences.append("To fine-tune without a test, use eval.test=false.")
+    return " ".join(sentences)
 
 
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
@@ -99,21 +105,28 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
     needed = processes * per_process
     if held_out_images(recipe, splits) >= needed:
         return
-    expected = f"objective={recipe.objective} needs at least {needed}"
-    if processes > 1:
-        expected += f" ({per_process} on each of {processes} processes)"
     held_out = len(splits.validation)
     if held_out >= needed:
-        wrong = f"{expected}. Use eval.images={needed}."
-        raise recipe.error("eval.images", wrong)
-    wrong = f"{format_image_count(held_out)} held out, and {expected}."
-    raise recipe.error("data.validation", f"{wrong} {_remedy(recipe, needed)}")
+        raise recipe.error(
+            "eval.images",
+            f"objective={recipe.objective} needs at least {needed} held-out images on"
+            f" {format_count(processes, 'processes')}. Use eval.images={needed}.",
+        )
+    raise recipe.error(
+        "data.validation",
+        f"the number of held-out images is {held_out}, and objective={recipe.objective} needs at"
+        f" least {needed} on {format_count(processes, 'processes')}. {_remedy(recipe, needed)}",
+    )
 
 
 def _remedy(recipe: Recipe, needed: int) -> str:
     """Return a sentence that says what to write so that `needed` images are held out.
 
     The first of two larger shares that holds out enough images is named.
+
+    Args:
+        recipe: Recipe of the run.
+        needed: Number of images to hold out.
     """
     for share in () if recipe.data.stream else (LARGE_SHARE, 0.5):
         with suppress(UserError):  # for instance, groups may be too large

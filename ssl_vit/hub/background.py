@@ -58,7 +58,7 @@ class Pusher(Callback):
 
     def on_step(self, step: int) -> None:
         """Report a failed upload once."""
-        if self.process and self.process.poll():
+        if self.process and self.process.poll():  # the upload has ended with an error
             self.process = None
             branches = ", ".join(manifest.pending(self.run))
             reason = manifest.problem(self.run)
@@ -123,12 +123,12 @@ class Milestones:
         milestones = list_checkpoints(run.outbox)
         if len(milestones) >= MAX_PENDING:
             # Keep the first milestone if an upload is running, which may have begun with it
-            oldest = milestones[1 if self.pusher.is_running else 0]
+            dropped = milestones[1 if self.pusher.is_running else 0]
             with suppress(OSError):  # an upload may have removed the milestone
-                remove(oldest, export_files.WRITTEN)
-                text = f"the milestone of step {step_of(oldest):,} will not be uploaded"
+                remove(dropped, export_files.WRITTEN)
                 self.pusher.run.warn(
-                    f"{text}, because {MAX_PENDING} milestones already wait for the Hub"
+                    f"the milestone of step {step_of(dropped):,} will not be uploaded, because"
+                    f" {MAX_PENDING} milestones already wait for the Hub"
                 )
         self.export(run.outbox / f"step-{step:09d}", objective)
         self.pusher.start()

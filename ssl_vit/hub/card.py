@@ -49,11 +49,12 @@ def _write(run: Run, export: Path, step: int | None) -> str:
     run_environment = run.environment()
     result = None if step else run.result()
     figures = public.Figures({}, [])
+    measured_on: Mapping[str, int] = {}
     if result:
         result = public.public_result(run, result)
         figures = public.find_figures(run)
+        measured_on = result.measured_on or {}
     config = export_files.read_config(export)
-    measured_on = (result and result.measured_on) or {}
     seen = public.without_names(seen_text.recorded(result, run_environment), run)
     return environment.get_template("card.md.j2").render(
         front=_metadata(recipe, config["num_classes"] > 0, result.metrics if result else {}),
@@ -120,28 +121,33 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
 def _cites(recipe: Recipe) -> list[str]:
     """Return the BibTeX entries of the objective, of its joint parts and of the target."""
     objective = declaration.find_objective_or_stub(recipe.objective)
-    objectives = [objective, *map(declaration.find_objective_or_stub, objective.parts)]
-    cites = [declared.cite for declared in objectives]
-    target = declaration.targets().get(recipe.target) if objective.predicts_patches else None
-    if target:
-        cites.append(target.cite)
+    parts = map(declaration.find_objective_or_stub, objective.parts)
+    cites = [objective.cite, *(part.cite for part in parts)]
+    if objective.predicts_patches:
+        target = declaration.targets().get(recipe.target)
+        if target:
+            cites.append(target.cite)
     return [cite for cite in dict.fromkeys(cites) if cite]
 
 
 def _terms(data: Data) -> dict[str, str]:
     """Return the terms of use of the images ("terms") and the paper to cite ("cite").
 
-    The default text for unknown terms says where to find the terms.
+    For unknown terms, the text says where to find the terms.
     """
-    source = f"See https://huggingface.co/datasets/{data.hub}." if data.hub else "Ask the owner."
-    unknown = f"ssl_vit does not know the terms of use of these images. {source}"
-    return {"terms": unknown, "cite": "", **public.find_terms(data)}
+    terms = "ssl_vit does not know the terms of use of these images. Ask the owner."
+    if data.hub:
+        terms = (
+            "ssl_vit does not know the terms of use of these images. See"
+            f" https://huggingface.co/datasets/{data.hub}."
+        )
+    return {"terms": terms, "cite": "", **public.find_terms(data)}
 
 
 def _values(recipe: Recipe, free: Sequence[str]) -> str:
-    """Return a Markdown table of the keys that affect the computation.
+    """Return a Markdown table of the keys that affect the computation, with their values.
 
-    Keys that are switched off (0, false or null) are left out.
+    Keys that are switched off (0, false or null) are left out, except for the seed.
 
     Args:
         recipe: The recipe.

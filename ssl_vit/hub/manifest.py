@@ -76,6 +76,9 @@ def status_lines(run: Run) -> list[tuple[str, str]]:
     """Return lines to print on what was uploaded and what is pending, as (name, text).
 
     If branches are pending, the lines say why, and give the command that uploads them.
+
+    Args:
+        run: The run.
     """
     hub = run.recipe.hub
     pending_branches = pending(run)

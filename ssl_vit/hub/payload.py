@@ -110,14 +110,24 @@ def about_data(run: Run) -> Iterator[str]:
     """
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:
-        text = "may show images or names of images. To upload figures, use hub.figures=true"
-        yield f"kept here   {list_names(withheld)}: {text}"
+        yield (
+            f"kept here   {list_names(withheld)}, because figures may show images or names of"
+            " images. To upload figures, use hub.figures=true"
+        )
     if (run.export / "config.json").exists():
         classes = export_files.read_config(run.export).get("label_names") or []
         if classes:
             yield f"includes    the names of the {len(classes):,} classes: {list_names(classes)}"
-    hashes = "hashes of the data" + (" and of each image" if run.recipe.hub.state else "")
-    yield f"includes    {hashes}. Anyone who has the images can recognise the images by hash"
+    if run.recipe.hub.state:
+        yield (
+            "includes    hashes of the data and of each image. Anyone who has the images can"
+            " recognise the images by hash"
+        )
+    else:
+        yield (
+            "includes    hashes of the data. Anyone who has the images can recognise the images by"
+            " hash"
+        )
 
 
 def _json(content: Any) -> bytes:

@@ -47,6 +47,9 @@ def may_show_images(recipe: Recipe) -> bool:
     Any images may be uploaded with hub.figures=true. Images of a published data set may also be
     uploaded if the terms of the data set allow it, but not if they were read from a local copy,
     which may hold any images.
+
+    Args:
+        recipe: The recipe, with the images and hub.figures.
     """
     if recipe.hub.figures:
         return True
@@ -58,6 +61,9 @@ def with_public_names(recipe: Recipe) -> Recipe:
 
     The default name of a run contains the names of its images and of local initial weights. If one
     of these names is private, the name of the objective replaces the name of the run.
+
+    Args:
+        recipe: The recipe of the run.
     """
     public = recipe.model_copy(deep=True)
     private_names = [source.short_name for source in recipe.sources().values() if source.is_local]
@@ -74,6 +80,10 @@ def _names(run_name: str, private_name: str) -> bool:
 
     Long default names of runs are cut off before their hash, so the part before the hash may end
     with only the beginning of the private name (of at least 3 characters).
+
+    Args:
+        run_name: Name of a run.
+        private_name: Name of a folder of images, or of local weights.
     """
     if not private_name:
         return False
@@ -159,19 +169,22 @@ def find_figures(run: Run) -> Figures:
     figures without images, if the name of the run, which is in their titles, is public, and the
     figure of predictions, if the terms of the run's images allow it. The terms do not cover the
     other figures, because the figures tool may have drawn other images.
+
+    Args:
+        run: A finished run.
     """
     result = Figures({}, [])
     recipe = run.recipe
     is_name_public = with_public_names(recipe).name == recipe.name
     for stem in figure_blocks.ORDER:
-        path, name = run.figures / f"{stem}.png", f"figures/{stem}.png"
+        path = run.figures / f"{stem}.png"
         if not path.exists():
             continue
-        shown = figure_blocks.DESCRIPTIONS.get(stem)
-        is_without_images = shown is not None and not shown.shows_images
+        description = figure_blocks.DESCRIPTIONS.get(stem)
+        is_without_images = description is not None and not description.shows_images
         is_allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
         if recipe.hub.figures or (is_without_images and is_name_public) or is_allowed:
-            result.uploaded[name] = path
+            result.uploaded[f"figures/{stem}.png"] = path
         else:
-            result.withheld.append(name)
+            result.withheld.append(f"figures/{stem}.png")
     return result

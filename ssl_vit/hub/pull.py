@@ -39,15 +39,18 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
     source = hub_files.fetch(f"{repository}@{revision or 'state'}", place, files)
     missing = [file for file in STATE if not (source / file).exists()]
     if missing:
-        text = f"no training state ({missing[0]} is missing). Push the run with hub.state=true."
-        raise UserError(f"{place}: {text}")
+        raise UserError(
+            f"{place}: this repository has no training state ({missing[0]} is missing). Push the"
+            " run with hub.state=true."
+        )
     try:  # checks the recipe like any other, so that its name cannot lead out of `out`
         run = Run(from_untrusted(source / "recipe.yaml", out, name))
     except UserError as error:
         raise UserError(f"{place}: recipe.yaml: {error}") from None
     if run.folder.exists():
-        text = f"{run.folder} already exists. Use another name=, or remove the folder."
-        raise UserError(f"{place}: {text}")
+        raise UserError(
+            f"{place}: {run.folder} already exists. Use another name=, or remove the folder."
+        )
     _write(source, run, place)
     return run
 
@@ -76,8 +79,9 @@ def _write(source: Path, run: Run, place: str) -> None:
             (folder / "recipe.yaml").write_text(dump(run.recipe))
             (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
-        text = f"{run.folder} cannot be written: {reason(error)}"
-        raise UserError(f"out={run.recipe.out}: {text}") from None
+        raise UserError(
+            f"out={run.recipe.out}: {run.folder} cannot be written: {reason(error)}"
+        ) from None
 
 
 def main(arguments: list[str]) -> None:
@@ -89,7 +93,7 @@ def main(arguments: list[str]) -> None:
     pull_options = parse(PullOptions, Arguments(arguments))
     place = pull_options.repository
     if not place.startswith(hub_files.SCHEME):
-        raise UserError(f"{place}: expected a repository on the Hub, hf-hub:USER/NAME")
+        raise UserError(f"{place}: this is not a repository on the Hub. Use hf-hub:USER/NAME.")
     run = pull(place, pull_options.out, pull_options.name)
     recipe = run.recipe
     options = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from .. import hub_files
 from ..errors import UserError
-from ..formatting import format_bytes
+from ..formatting import format_bytes, list_names
 from ..recipe import export_files
 from ..recipe.given import Arguments
 from ..recipe.parsing import flatten, load_yaml
@@ -52,19 +52,21 @@ def push(run: Run, say: Say = lambda line: None) -> None:
     Raises:
         UserError: Nobody is logged in, or the Hub rejects the upload or cannot be reached.
     """
-    place = f"hub.repo={run.recipe.hub.repo}"
+    repository = run.recipe.hub.repo
     if hub_files.is_offline():
-        text = "HF_HUB_OFFLINE is set. Type `unset HF_HUB_OFFLINE`, then push again."
-        raise UserError(f"{place}: {text}")
+        raise UserError(
+            f"hub.repo={repository}: HF_HUB_OFFLINE is set. Type `unset HF_HUB_OFFLINE`, then push"
+            " again."
+        )
     if hub_files.token() is None:
-        raise UserError(f"{place}: nobody is logged in. {hub_files.LOGIN}.")
+        raise UserError(f"hub.repo={repository}: nobody is logged in. {hub_files.LOGIN}.")
     hub_files.configure_client()
     try:
         _push(run, say)
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{place}: {hub_files.describe_error(error)}") from None
+        raise UserError(f"hub.repo={repository}: {hub_files.describe_error(error)}") from None
 
 
 def preview(run: Run, say: Say) -> None:
@@ -95,6 +97,10 @@ def _push(run: Run, say: Say) -> None:
 
     If a branch fails and the Hub is reachable, the remaining branches are still uploaded. The first
     error is raised at the end.
+
+    Args:
+        run: The run to upload.
+        say: Function that prints a line.
     """
     hub = run.recipe.hub
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
@@ -127,7 +133,11 @@ def _push(run: Run, say: Say) -> None:
 def _send(run: Run, upload: Upload) -> str:
     """Commit the files of an upload to its branch, and return the id of the branch's last commit.
 
-    The Hub makes no commit if no file differs.
+    The Hub makes no commit if no file differs. The history of the branch `state` is squashed.
+
+    Args:
+        run: The run that is uploaded.
+        upload: The files, and the name of the branch.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -150,6 +160,10 @@ def _parent(run: Run, branch: str) -> str:
     The branch is created if it does not exist. A new branch begins at the repository's first
     commit.
 
+    Args:
+        run: The run that is uploaded.
+        branch: Name of the branch.
+
     Raises:
         UserError: The branch holds something else, or the repository is public and
             hub.private=true.
@@ -165,8 +179,10 @@ def _parent(run: Run, branch: str) -> str:
         api.create_branch(repository, branch=branch, revision=first, exist_ok=True)
         info = api.repo_info(repository, revision=branch)
     if run.recipe.hub.private and info.private is False:
-        text = "this repository is public. To push anyway, use hub.private=false."
-        raise UserError(f"hub.repo={repository}: {text}")
+        raise UserError(
+            f"hub.repo={repository}: this repository is public. To push anyway, use"
+            " hub.private=false."
+        )
     _check_owner(run, info)
     return str(info.sha)
 
@@ -181,34 +197,43 @@ def _check_owner(run: Run, info: Any) -> None:
     Raises:
         UserError: The commit holds files of no run, or a run of another recipe or of other data.
     """
-    option, remedy = f"hub.repo={run.recipe.hub.repo}", "Use another hub.repo=."
+    repository = run.recipe.hub.repo
     names = {file.rfilename for file in info.siblings}
     if not names.issuperset(IDENTIFYING_FILES):
         unknown = sorted(names - BLANK)
         if unknown:
-            listed = ", ".join(unknown[:3])
-            text = f"this repository has files that belong to no run ({listed})"
-            raise UserError(f"{option}: {text}. {remedy}")
+            raise UserError(
+                f"hub.repo={repository}: this repository has files that belong to no run"
+                f" ({list_names(unknown)}). Use another hub.repo=."
+            )
         return
-    folder = hub_files.fetch(f"{run.recipe.hub.repo}@{info.sha}", option, IDENTIFYING_FILES)
+    folder = hub_files.fetch(
+        f"{repository}@{info.sha}", f"hub.repo={repository}", IDENTIFYING_FILES
+    )
     try:
         pushed_recipe, pushed_identity = (load_yaml(folder / name) for name in IDENTIFYING_FILES)
     except UserError:
-        text = f"{' or '.join(IDENTIFYING_FILES)} of this repository cannot be read"
-        raise UserError(f"{option}: {text}. {remedy}") from None
+        raise UserError(
+            f"hub.repo={repository}: {' or '.join(IDENTIFYING_FILES)} of this repository cannot be"
+            " read. Use another hub.repo=."
+        ) from None
     pushed_values = experiment_values(flatten(pushed_recipe))
     values = computed_values(public_recipe(run.recipe))
     keys = [difference.key for difference in differences(pushed_values, values)]
     if keys:
-        text = f"this repository holds a run of another recipe ({', '.join(keys[:5])})"
-        raise UserError(f"{option}: {text}. {remedy}")
+        raise UserError(
+            f"hub.repo={repository}: this repository holds a run of another recipe"
+            f" ({list_names(keys)}). Use another hub.repo=."
+        )
     for kind, hashes in identity(run).items():
         pushed_hashes = pushed_identity.get(kind)
         if not isinstance(pushed_hashes, dict):
             pushed_hashes = {}
         if differences(facts(kind, pushed_hashes), facts(kind, hashes)):
-            text = f"this repository holds a run of this recipe, but the hashes of {kind} differ"
-            raise UserError(f"{option}: {text}. {remedy}")
+            raise UserError(
+                f"hub.repo={repository}: this repository holds a run of this recipe, but the hashes"
+                f" of {kind} differ. Use another hub.repo=."
+            )
 
 
 def _api() -> Any:
@@ -244,10 +269,14 @@ def main(arguments: list[str]) -> None:
     options = parse(PushOptions, Arguments(arguments))
     run = open_run(options.folder)
     if not run.recipe.trains:
-        text = "this run is an evaluation and has no encoder. Name a training run."
-        raise UserError(f"{options.folder}: {text}")
+        raise UserError(
+            f"{options.folder}: this run is an evaluation and has no encoder. Name a training run."
+        )
     run.recipe = build(run.recipe.values() | options.given.values)
     if run.recipe.hub.repo is None:
         raise UserError("hub.repo= is missing. Use hub.repo=USER/NAME, a repository on the Hub.")
     say = partial(print, flush=True)
-    (preview if options.dry else push)(run, say)
+    if options.dry:
+        preview(run, say)
+    else:
+        push(run, say)

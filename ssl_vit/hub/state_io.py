@@ -138,7 +138,7 @@ def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]
         state = unpack(structure, (source / f"{name}.safetensors").read_bytes())
         records.check(state, UploadedState)
         if not 0 <= state["step"] <= steps:
-            raise ValueError(f"step {state['step']} of optim.steps={steps}")
+            raise ValueError(f"the state has step {state['step']}, and optim.steps={steps}")
     except Exception as error:  # a file written by others may cause any error
         raise UserError(
             f"{place}: no training state in {name}.json and {name}.safetensors: {error!r}"[:300]

@@ -26,11 +26,11 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     """
     from . import drawing  # imports matplotlib, which training needs only at its end
 
-    columns = predictions(objective, batch.map(lambda x: x[:SHOWN]))
-    if columns:
-        targets = [module for module in objective.modules() if isinstance(module, Target)]
-        notes = [shown_note(objective.encoder.channels), *(target.drawn for target in targets)]
-        draw = partial(
-            drawing.panels, [drawing.PanelGroup("", columns)], "; ".join(filter(None, notes))
-        )
-        drawing.write(folder, SAVED, draw)
+    columns = predictions(objective, batch.map(lambda values: values[:SHOWN]))
+    if not columns:
+        return
+    targets = [module for module in objective.modules() if isinstance(module, Target)]
+    notes = [shown_note(objective.encoder.channels), *(target.drawn for target in targets)]
+    above = "; ".join(filter(None, notes))
+    draw = partial(drawing.panels, [drawing.PanelGroup("", columns)], above)
+    drawing.write(folder, SAVED, draw)

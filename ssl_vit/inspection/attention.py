@@ -79,20 +79,32 @@ def attention_weights(
     """
     if rope is not None:
         half = getattr(attention, "rotate_half", False)
-        query_BHTd, key_BHTd = _rotated(query_BHTd, rope, half), _rotated(key_BHTd, rope, half)
+        query_BHTd = _rotated(query_BHTd, rope, half)
+        key_BHTd = _rotated(key_BHTd, rope, half)
     logit_BHTT = (query_BHTd * attention.scale) @ key_BHTd.transpose(-2, -1)
     return logit_BHTT.float().softmax(-1)
 
 
 def _rotated(x_BHTd: Tensor, angle_Nd: Tensor, half: bool) -> Tensor:
-    """Apply rotary positions to the patches, which follow the prefix tokens."""
+    """Return queries or keys (B, H, T, d), with those of the patches rotated.
+
+    Args:
+        x_BHTd: Queries or keys, of the prefix tokens first.
+        angle_Nd: Sines and cosines of the patches, as in `attention_weights`.
+        half: Whether timm rotates the two halves of d, instead of neighbouring values.
+    """
     prefix = x_BHTd.shape[2] - len(angle_Nd)
     patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], angle_Nd, half=half)
     return torch.cat([x_BHTd[:, :, :prefix], patch_BHNd], 2).type_as(x_BHTd)
 
 
 def patch_distances(grid: tuple[int, int], patch: int) -> Tensor:
-    """Return the distance in pixels between the centres of all pairs of patches, (N, N)."""
+    """Return the distance in pixels between the centres of all pairs of patches, (N, N).
+
+    Args:
+        grid: Rows and columns of patches.
+        patch: Side of a patch in pixels.
+    """
     rows, columns = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
     centre_N2 = patch * torch.stack([rows.flatten(), columns.flatten()], 1).double()
     return torch.cdist(centre_N2, centre_N2).float()

@@ -113,6 +113,9 @@ def _draw_filters(data: ByEncoder) -> Figure:
     """Draw principal components in a grid of 7 columns (paper, Figure 7, left).
 
     Zero is grey, and each component is scaled by its largest entry.
+
+    Args:
+        data: Label, and data of `_filters`, of each encoder.
     """
     notes = [
         f"{len(arrays['components'])} components, {arrays['variance'].sum():.0%} of the variance"
@@ -143,6 +146,9 @@ def _draw_positions(data: ByEncoder) -> Figure:
 
     The figure is that of the paper (Figure 7, centre). For large grids, only every second or third
     patch has a tile.
+
+    Args:
+        data: Label, and data of `_positions`, of each encoder.
     """
     notes = ["a tile for each patch"] * len(data)
     figure, axes = _figure_columns(data, notes, WIDTH / 2)
@@ -160,7 +166,15 @@ def _draw_positions(data: ByEncoder) -> Figure:
 
 
 def _attention_distance(subject: FigureInput) -> Arrays:
-    """Compute the mean distance in pixels over which each head reads, averaged over images."""
+    """Compute the mean distance in pixels over which each head reads, averaged over images.
+
+    Args:
+        subject: Encoder and images.
+
+    Returns:
+        "distance" in pixels (L, H), "uniform" in pixels (the distance for equal attention to all
+        patches), and "images" (the number of images).
+    """
     encoder = subject.encoder
     distance_NN = attention.patch_distances(encoder.grid, encoder.patch_size)
     distance_NN = distance_NN.to(subject.shown.image.device)
@@ -181,6 +195,9 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
     """Draw each head's attention distance as a dot, by block (paper, Figures 7, right, and 11).
 
     A dashed line shows the distance for equal attention to all patches.
+
+    Args:
+        data: Label, and data of `_attention_distance`, of each encoder.
     """
     notes = [
         f"{arrays['distance'].shape[1]} heads, {arrays['images'].item():,} images"
@@ -206,7 +223,15 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
 
 
 def _attention_rollout(subject: FigureInput) -> Arrays:
-    """Compute the share of each patch in the feature of each shown image."""
+    """Compute the share of each patch in the feature of each shown image.
+
+    Args:
+        subject: Encoder and images.
+
+    Returns:
+        "images" uint8 (B, H, W, 3), "rollout" (B, rows, columns of patches), and "pool" ("token" or
+        "avg").
+    """
     encoder = subject.encoder
     rolled_BTT = attention.rollout(attention.attention_maps(encoder, subject.shown.image))
     pool = subject.pool if encoder.has_class_token else "avg"
@@ -222,6 +247,9 @@ def _draw_attention_rollout(data: ByEncoder) -> Figure:
     """Draw each image, and again with brightness by the rollout (paper, Figures 6 and 14).
 
     The rollout of an image is divided by its largest value.
+
+    Args:
+        data: Label, and data of `_attention_rollout`, of each encoder.
     """
     groups = []
     for label, arrays in data:
@@ -238,7 +266,18 @@ def _draw_attention_rollout(data: ByEncoder) -> Figure:
 
 
 def _class_attention(subject: FigureInput) -> Arrays:
-    """Compute the class token's attention to patches in the last block, for each head."""
+    """Compute the class token's attention to patches in the last block, for each head.
+
+    Args:
+        subject: Encoder and images.
+
+    Returns:
+        "images" uint8 (B, H, W, 3), "attention" (B, H heads, rows, columns of patches), and "pool"
+        ("token" or "avg").
+
+    Raises:
+        UnavailableError: The encoder has no class token.
+    """
     encoder = subject.encoder
     if not encoder.has_class_token:
         raise UnavailableError("the encoder has no class token")
@@ -255,6 +294,9 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
     """Draw images and the class token's attention to patches, for each head of the last block.
 
     Each map is scaled from 0 to its largest value.
+
+    Args:
+        data: Label, and data of `_class_attention`, of each encoder.
     """
     groups = []
     for label, arrays in data:
@@ -274,7 +316,15 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
 
 @torch.no_grad()
 def _feature_map(subject: FigureInput) -> Arrays:
-    """Compute the features of the shown images' patches as colours."""
+    """Compute the features of the shown images' patches as colours.
+
+    Args:
+        subject: Encoder and images.
+
+    Returns:
+        "images" uint8 (B, H, W, 3), "colors" uint8 (B, rows, columns of patches, 3), and
+        "variance", the share of the variance that each colour shows (3,).
+    """
     encoder = subject.encoder
 
     def patches(image_B3HW: Tensor) -> Tensor:
@@ -294,7 +344,11 @@ def _feature_map(subject: FigureInput) -> Arrays:
 
 
 def _draw_feature_map(data: ByEncoder) -> Figure:
-    """Draw images, and the features of patches as colours."""
+    """Draw images, and the features of patches as colours.
+
+    Args:
+        data: Label, and data of `_feature_map`, of each encoder.
+    """
     groups = [
         PanelGroup(
             label,
@@ -308,7 +362,15 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
 
 @torch.no_grad()
 def _image_map(subject: FigureInput) -> Arrays:
-    """Compute the positions of images by t-SNE of their features, with the images' classes."""
+    """Compute the positions of images by t-SNE of their features, with the images' classes.
+
+    Args:
+        subject: Encoder and images.
+
+    Returns:
+        "tsne", coordinates of the images (B, 2); "label" of the images (B,), -1 for none; and
+        "classes", names of the classes.
+    """
     pool = subject.pool if subject.encoder.has_class_token else "avg"
     parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
     feature_BD = torch.cat(parts)
@@ -321,7 +383,11 @@ def _image_map(subject: FigureInput) -> Arrays:
 
 
 def _draw_image_map(data: ByEncoder) -> Figure:
-    """Draw images as points by t-SNE, coloured by class if classes are known."""
+    """Draw images as points by t-SNE, coloured by class if classes are known.
+
+    Args:
+        data: Label, and data of `_image_map`, of each encoder.
+    """
     _, any_arrays = data[-1]  # labels and classes are the same for all encoders
     label_B, names = any_arrays["label"], any_arrays["classes"]
     classes = {}
@@ -356,7 +422,17 @@ def _draw_image_map(data: ByEncoder) -> Figure:
 
 
 def _predicted(subject: FigureInput) -> Arrays:
-    """Compute the pictures of predictions of an objective that does not predict patches."""
+    """Compute the pictures of predictions of an objective that does not predict patches.
+
+    Args:
+        subject: Objective and images.
+
+    Returns:
+        {title: images uint8 (B, H, W, 3)}, and "drawn", a note on the figure.
+
+    Raises:
+        UnavailableError: There is no objective, or it predicts patches.
+    """
     if subject.objective is None:
         raise UnavailableError(subject.unknown or "the objective has no figure")
     if isinstance(subject.objective, PatchPrediction):
@@ -375,7 +451,18 @@ def _draw_predicted(data: ByEncoder) -> Figure:
 
 
 def _reconstruction(subject: FigureInput) -> Arrays:
-    """Compute reconstructions of the shown images, with error and certainty of each pixel."""
+    """Compute reconstructions of the shown images, with error and certainty of each pixel.
+
+    Args:
+        subject: Objective and images.
+
+    Returns:
+        "panels" uint8 (B, 4, H, W, 3), "error" (B, H, W), for some objectives "certainty"
+        (B, H, W), and "drawn", a note on the figure.
+
+    Raises:
+        UnavailableError: There is no objective, or it does not predict patches.
+    """
     if subject.objective is None:
         raise UnavailableError(subject.unknown or "the encoder has no heads that predict patches")
     if not isinstance(subject.objective, PatchPrediction):
@@ -399,6 +486,9 @@ def _draw_reconstruction(data: ByEncoder) -> Figure:
     """Draw images, corruption, prediction, ground truth, error and certainty.
 
     Only one encoder is drawn, because fresh weights have no heads.
+
+    Args:
+        data: Label, and data of `_reconstruction`, of one encoder.
     """
     ((label, arrays),) = data
     columns = dict(zip(TITLES, arrays["panels"].swapaxes(0, 1), strict=True))

@@ -58,6 +58,9 @@ def render(draw: Callable[[], Figure]) -> dict[str, bytes]:
     """Draw a figure and return it as files: {"svg": bytes, "png": bytes}.
 
     The bytes are the same each time, because they contain no date and no version.
+
+    Args:
+        draw: Function that returns the figure.
     """
     # Metadata that matplotlib would write; None removes them
     left_out = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
@@ -81,10 +84,10 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
         above: Text above the groups.
     """
     first_column, *_ = groups[0].columns.values()
-    # Number of images, with all their columns, in a row of panels
-    sets = min(max(1, FITTING // len(groups[0].columns)), len(first_column))
+    # An image is shown in all its columns, so a row of panels has room for few images
+    images_per_row = min(max(1, FITTING // len(groups[0].columns)), len(first_column))
     # Each group is a raster on a single axis: an axis for each panel takes ten times as long
-    pages = [_montage(group, sets) for group in groups]
+    pages = [_montage(group, images_per_row) for group in groups]
     page_width = max(page.shape[1] for page in pages)
     page_heights = sum(page.shape[0] for page in pages)
     # In inches, with room for the margins, the titles of the groups and the text above
@@ -93,7 +96,7 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
     axes = figure.subplots(nrows=len(groups), squeeze=False).flat
     for axis, group, page in zip(axes, groups, pages, strict=True):
         axis.imshow(page, interpolation="none")
-        titles = [figure_label(title) for title in group.columns] * sets
+        titles = [figure_label(title) for title in group.columns] * images_per_row
         side = (page.shape[1] + GAP) / len(titles)
         axis.set_xticks((np.arange(len(titles)) + 0.5) * side - GAP / 2, titles)
         axis.set_yticks([])
@@ -105,28 +108,26 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
     return figure
 
 
-def _montage(group: PanelGroup, sets: int) -> np.ndarray:
-    """Join the panels of a group into an image, transparent between panels.
+def _montage(group: PanelGroup, images_per_row: int) -> np.ndarray:
+    """Join the panels of a group into one image, uint8 (H, W, 4), transparent between panels.
 
     Args:
         group: Panels to join.
-        sets: Number of images, with all their columns, in a row.
-
-    Returns:
-        The image, uint8 (H, W, 4).
+        images_per_row: Number of images in a row. Each image has a panel for each column.
     """
     columns = list(group.columns.values())
     side = max(max(image.shape[:2]) for images in columns for image in images)
     # Small images are enlarged by a whole number, to at least CELL pixels
     cell = min(LARGEST_CELL, side * math.ceil(CELL / side))
-    rows = math.ceil(len(columns[0]) / sets)
-    panel_BCHW4 = np.zeros((rows * sets, len(columns), cell, cell, 4), np.uint8)
+    rows = math.ceil(len(columns[0]) / images_per_row)
+    panel_BCHW4 = np.zeros((rows * images_per_row, len(columns), cell, cell, 4), np.uint8)
     for column, images in enumerate(columns):
         for number, image in enumerate(images):
             panel = panel_BCHW4[number, column]
             panel[..., 3] = 255
             panel[..., : image.shape[2]] = resize(image, cell)
-    return join_tiles(rearrange(panel_BCHW4, "(r s) c ... -> r (s c) ...", s=sets), 0, GAP)
+    tile_RCHW4 = rearrange(panel_BCHW4, "(r i) c ... -> r (i c) ...", i=images_per_row)
+    return join_tiles(tile_RCHW4, 0, GAP)
 
 
 def resize(image_HWC: np.ndarray, side: int) -> np.ndarray:

@@ -21,6 +21,9 @@ COMPONENTS = 28  # paper, Figure 7 (left)
 def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
     """Compute principal components of the encoder's D filters, which embed patches of pixels.
 
+    Args:
+        encoder: The encoder.
+
     Returns:
         The first COMPONENTS components, of unit norm, as images (K, P, P, 3) of the channels that
         figures show; and the share of the filters' variance along each component, (K,).
@@ -42,6 +45,9 @@ def position_similarity(encoder: Encoder) -> Tensor:
     """Return the cosine similarity between the position embeddings of all patches, (N, N).
 
     Patches are in row order, at the encoder's image size.
+
+    Args:
+        encoder: The encoder.
 
     Raises:
         UnavailableError: The encoder has no position embeddings.

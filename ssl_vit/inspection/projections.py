@@ -39,6 +39,10 @@ def principal_components(x_ND: Tensor, count: int) -> Components:
 
     The entry of largest magnitude of each component is positive, so that the sign does not depend
     on the library.
+
+    Args:
+        x_ND: The rows.
+        count: Largest number of components.
     """
     rows, width = x_ND.shape
     x_ND = x_ND.double()
@@ -88,6 +92,9 @@ def image_map(feature_BD: Tensor) -> Tensor:
     """Place images in a plane by t-SNE of their features, and return the coordinates (B, 2).
 
     The result is the same each time.
+
+    Args:
+        feature_BD: Features of the images.
 
     Raises:
         UnavailableError: scikit-learn is not installed, there are too few images, or features are

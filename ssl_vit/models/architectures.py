@@ -100,7 +100,7 @@ def _ratio(hidden: int, width: int) -> float:
     ratio = hidden / width
     if int(width * ratio) == hidden:
         return ratio
-    return math.nextafter(ratio, math.inf)  # the quotient was rounded down
+    return math.nextafter(ratio, math.inf)  # the next larger float: the quotient was rounded down
 
 
 def init_registers(backbone: Any) -> None:
@@ -127,15 +127,17 @@ def create(model: Model, expected: str = "", **args: Any) -> Any:
     try:
         return timm.create_model(architecture(model), pretrained=False, num_classes=0, **args)
     except Exception as error:  # timm raises many types for unsuitable arguments
-        why = " ".join((str(error) or repr(error)).split())[:200]
-        text = f"timm cannot build this network ({why.rstrip('.')}). {expected}".strip()
-        raise UserError(f"{_named(model)}: {text}") from None
+        message = " ".join((str(error) or repr(error)).split())[:200].rstrip(".")
+        raise UserError(
+            f"{_named(model)}: timm cannot build this network ({message}). {expected}".rstrip()
+        ) from None
 
 
 def _named(model: Model) -> str:
     """Return model.timm and model.args as a user would type them."""
-    args = f", model.args={option_text(model.args)}" if model.args else ""
-    return f"model.timm={model.timm}{args}"
+    if not model.args:
+        return f"model.timm={model.timm}"
+    return f"model.timm={model.timm}, model.args={option_text(model.args)}"
 
 
 def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
@@ -154,8 +156,10 @@ def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
         if key == "layer_scale":
             recipe_value = "null" if recipe_value is None else "a value"
         if recipe_value != network_value:
-            has = f"{_named(model)} has {str(network_value).lower()}"
-            raise UserError(f"model.{key}={str(recipe_value).lower()}: {has}. Use the same value.")
+            raise UserError(
+                f"model.{key}={str(recipe_value).lower()}: {_named(model)} has"
+                f" {str(network_value).lower()}. Use the same value."
+            )
 
 
 def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
@@ -169,12 +173,16 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
     Raises:
         UserError: The architecture or model.args of the model have other values.
     """
-    has_class_token = backbone.cls_token is not None
-    if has_class_token != model.class_token:
-        has, says = ("a", "true") if has_class_token else ("no", "false")
+    args = option_text(model.args)
+    if model.class_token and backbone.cls_token is None:
         raise UserError(
-            f"model.args={option_text(model.args)}: model.timm={model.timm} has {has} class token."
-            f" Write class_token: {says} in model.args."
+            f"model.args={args}: model.timm={model.timm} has no class token. Write"
+            " class_token: false in model.args."
+        )
+    if not model.class_token and backbone.cls_token is not None:
+        raise UserError(
+            f"model.args={args}: model.timm={model.timm} has a class token. Write"
+            " class_token: true in model.args."
         )
     keys = ("registers", "layer_scale", "qk_norm", "activation", "mlp")
     sizes = sizes_of_state(backbone.state_dict())

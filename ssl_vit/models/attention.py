@@ -140,6 +140,9 @@ def choose_attention(network: nn.Module) -> None:
 
     Modules with attention dropout, gate or norm are left as they are. All other kinds of attention
     use fused kernels on a GPU only.
+
+    Args:
+        network: A network of timm, which is changed in place.
     """
     fuse_on_gpus(network)
     for module in network.modules():
@@ -155,6 +158,9 @@ def enable_wanted_tokens(blocks: nn.Sequential | nn.ModuleList) -> None:
     """Turn the last block into a `Block` that can compute only wanted tokens, keeping all weights.
 
     Nothing changes unless the last block is timm's plain block with a QueryAttention.
+
+    Args:
+        blocks: The blocks of a network of timm. The last block is changed in place.
     """
     last: Any = blocks[-1]
     if type(last) is vision_transformer.Block and isinstance(last.attn, QueryAttention):

@@ -21,6 +21,6 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return x
-        one_per_sample = (len(x), *[1] * (x.ndim - 1))
-        is_kept = torch.rand(one_per_sample, device=x.device) < self.keep
+        shape = [len(x), *[1] * (x.ndim - 1)]  # a random number for each sample
+        is_kept = torch.rand(shape, device=x.device) < self.keep
         return x * (is_kept / self.keep).to(x.dtype)

@@ -152,9 +152,8 @@ def join_patches(pixel_BNX: Tensor, grid: tuple[int, int]) -> Tensor:
         pixel_BNX: Pixels of the patches.
         grid: Rows and columns of patches.
     """
-    side = math.isqrt(pixel_BNX.shape[-1] // 3)
-    shape = {"h": grid[0], "c": 3, "p": side}
-    return rearrange(pixel_BNX, "b (h w) (c p q) -> b c (h p) (w q)", **shape)
+    side = math.isqrt(pixel_BNX.shape[-1] // 3)  # of a patch, in pixels
+    return rearrange(pixel_BNX, "b (h w) (c p q) -> b c (h p) (w q)", h=grid[0], c=3, p=side)
 
 
 class Convolutional(Backbone):
@@ -181,7 +180,7 @@ class Convolutional(Backbone):
         """
         pixels_B3HW = self.pixels(images)
         if pixels_B3HW.ndim != 4 or pixels_B3HW.shape[1] != 3:
-            raise ValueError(f"images of shape {tuple(pixels_B3HW.shape)}: expected (B, 3, H, W)")
+            raise ValueError(f"the images have shape {tuple(pixels_B3HW.shape)}. Use (B, 3, H, W)")
         return self.backbone(self.normalize(pixels_B3HW))
 
 
@@ -215,6 +214,9 @@ class Encoder(Backbone):
 
         This is the linear projection E (paper, 3.1).
 
+        Args:
+            pixels_B3HW: Images of the encoder's size, as for `normalize`.
+
         Raises:
             TypeError: See `normalize`.
             ValueError: The images have another size or other channels than the encoder expects.
@@ -223,8 +225,9 @@ class Encoder(Backbone):
         shape = tuple(pixels_B3HW.shape)
         height, width = (self.patch_size * side for side in self.grid)
         if shape[1:] != (self.channels, height, width):
-            expected = f"(B, {self.channels}, {height}, {width})"
-            raise ValueError(f"images of shape {shape}: expected {expected}")
+            raise ValueError(
+                f"the images have shape {shape}. Use (B, {self.channels}, {height}, {width})"
+            )
         return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
 
     def patch_pixels(self, pixel_BNX: Tensor) -> Tensor:
@@ -280,8 +283,11 @@ class Encoder(Backbone):
     def crop_tokens(self, pixels_B3HW: Tensor) -> Tensor:
         """Return all tokens (B, T, D) of images that are smaller than the encoder's images.
 
-        The tokens are those after the final norm, prefix tokens first. Added positions are
-        interpolated (`Positions.embed_at`), and rotary positions are those for the smaller size.
+        The tokens are taken after the final norm, prefix tokens first. Added positions are
+        interpolated (`Positions.embed_at`), and rotary positions are computed for the smaller size.
+
+        Args:
+            pixels_B3HW: Images as for `normalize`.
 
         Raises:
             TypeError: See `normalize`.
@@ -295,7 +301,7 @@ class Encoder(Backbone):
         if not is_multiple or rows > self.grid[0] or columns > self.grid[1]:
             largest = self.patch_size * self.grid[0]
             raise ValueError(
-                f"images of {height} x {width} pixels: expected at most {largest} x {largest}, and"
+                f"the images have {height} x {width} pixels. Use at most {largest} x {largest}, and"
                 f" multiples of {self.patch_size}"
             )
         if (rows, columns) == self.grid:
@@ -362,7 +368,8 @@ class Encoder(Backbone):
         """
         blocks = self.backbone.blocks
         token_BTD = self._up_to(self.patch(pixels_B3HW), max(0, len(blocks) - count))
-        arguments, outputs = self.block_arguments(), []
+        arguments = self.block_arguments()
+        outputs = []
         for block in blocks[-count:]:
             token_BTD = block(token_BTD, **arguments)
             outputs.append(token_BTD)
@@ -438,10 +445,10 @@ def build_encoder(
         args["weight_init"] = "jax"
     backbone = create(model, EXPECTED, **args)
     reason = why_unsupported(backbone)
-    if not reason and isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
-        reason = f"this architecture is not supported. {EXPECTED}"
     if reason:
         raise UserError(f"model.timm={model.timm}: {reason}")
+    if isinstance(backbone.patch_embed, HybridEmbed) != model.hybrid:
+        raise UserError(f"model.timm={model.timm}: this architecture is not supported. {EXPECTED}")
     if is_eva(model):
         named_apply(init_weights_vit_jax, backbone)
         if backbone.cls_token is not None:

@@ -57,70 +57,80 @@ def _weight_names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
         {timm's name: transformers' name} of most tensors, and {timm's name: transformers' names of
         queries, keys and values} of the tensors that timm stores together.
     """
-    modules, packed_modules = PARTS | HEAD, {}
+    modules = PARTS | HEAD
+    packed_modules = {}
     for number in range(depth):
-        block, layer = f"blocks.{number}", f"encoder.layer.{number}"
-        for timms, theirs in LAYER.items():
-            modules[f"{block}.{timms}"] = f"{layer}.{theirs}"
-        attention = f"{layer}.attention.attention"
-        packed_modules[f"{block}.attn.qkv"] = [f"{attention}.{part}" for part in QKV]
-    names, packed_names = dict(TOKENS), {}
+        block = f"blocks.{number}"
+        layer = f"encoder.layer.{number}"
+        for timm_part, part in LAYER.items():
+            modules[f"{block}.{timm_part}"] = f"{layer}.{part}"
+        packed_modules[f"{block}.attn.qkv"] = [f"{layer}.attention.attention.{x}" for x in QKV]
+    names = dict(TOKENS)
+    packed_names = {}
     for kind in KINDS:
-        for timms, theirs in modules.items():
-            names[f"{timms}.{kind}"] = f"{theirs}.{kind}"
-        for timms, three in packed_modules.items():
-            packed_names[f"{timms}.{kind}"] = [f"{module}.{kind}" for module in three]
+        for timm_module, module in modules.items():
+            names[f"{timm_module}.{kind}"] = f"{module}.{kind}"
+        for timm_module, three_modules in packed_modules.items():
+            packed_names[f"{timm_module}.{kind}"] = [f"{module}.{kind}" for module in three_modules]
     return names, packed_names
 
 
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Convert the state of a ViTModel or ViTForImageClassification to timm's names.
+    """Convert the weights of transformers' native ViT to timm's names.
 
     The pooler and the mask token, which timm does not have, are dropped.
 
     Args:
-        state: {transformers' name: tensor}.
+        state: {transformers' name: tensor} of a ViTModel or a ViTForImageClassification.
+
+    Returns:
+        {timm's name: tensor}.
 
     Raises:
         ValueError: A name does not belong to transformers' ViT.
     """
-    theirs = {name.removeprefix("vit."): value for name, value in state.items()}
-    layers = {name.split(".")[2] for name in theirs if name.startswith("encoder.layer.")}
+    # in a ViTForImageClassification, the names of the ViTModel begin with "vit."
+    tensors = {name.removeprefix("vit."): tensor for name, tensor in state.items()}
+    layers = {name.split(".")[2] for name in tensors if name.startswith("encoder.layer.")}
     names, packed_names = _weight_names(len(layers))
-    expected = {*names.values(), *(name for three in packed_names.values() for name in three)}
-    for name in theirs:
+    expected = {*names.values()}
+    expected.update(*packed_names.values())
+    for name in tensors:
         if name not in expected and not name.startswith("pooler.") and "mask_token" not in name:
             raise ValueError(f"transformers' ViT has no tensor {name}")
-    converted = {timms: theirs[name] for timms, name in names.items() if name in theirs}
-    for timms, three in packed_names.items():
-        if three[0] in theirs:
-            converted[timms] = torch.cat([theirs[name] for name in three])
+    converted = {timm_name: tensors[name] for timm_name, name in names.items() if name in tensors}
+    for timm_name, query_key_value in packed_names.items():
+        if query_key_value[0] in tensors:
+            converted[timm_name] = torch.cat([tensors[name] for name in query_key_value])
     return converted
 
 
 def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[str, Tensor]:
-    """Convert a state with timm's names to transformers' names.
+    """Convert weights with timm's names to the names of transformers' native ViT.
 
     Args:
         state: {timm's name: tensor}.
-        classifies: True for the state of a ViTForImageClassification, false for that of a ViTModel.
-            The pooler of the ViTModel returns the class token unchanged, if the activation is
-            linear as in config.json.
+        classifies: True for the weights of a ViTForImageClassification. False for the weights of a
+            ViTModel, which get a pooler that returns the class token unchanged, if the activation
+            is linear as in config.json.
+
+    Returns:
+        {transformers' name: tensor}.
     """
     blocks = {name.split(".")[1] for name in state if name.startswith("blocks.")}
     names, packed_names = _weight_names(len(blocks))
     converted: dict[str, Tensor] = {}
-    for name, value in state.items():
-        if name in names:
-            converted[names[name]] = value
-        else:
-            converted |= dict(zip(packed_names[name], value.chunk(3), strict=True))
-    converted = {name: value.contiguous() for name, value in converted.items()}
+    for timm_name, tensor in state.items():
+        if timm_name in names:
+            converted[names[timm_name]] = tensor
+        else:  # queries, keys and values
+            converted |= dict(zip(packed_names[timm_name], tensor.chunk(3), strict=True))
+    converted = {name: tensor.contiguous() for name, tensor in converted.items()}
     if classifies:
         head = tuple(HEAD.values())
         return {
-            name if name.startswith(head) else f"vit.{name}": value
-            for name, value in converted.items()
+            name if name.startswith(head) else f"vit.{name}": tensor
+            for name, tensor in converted.items()
         }
     width = state["cls_token"].shape[-1]
     pooler = {"pooler.dense.weight": torch.eye(width), "pooler.dense.bias": torch.zeros(width)}
@@ -147,8 +157,8 @@ def to_transformers(export: Path, out: Path) -> None:
     reason = _unsupported(model)
     if reason:
         raise UserError(
-            f"format=transformers: {export} cannot be converted, because {reason}. Use the export"
-            " as it is, which AutoModel reads through timm."
+            f"format=transformers: {export} cannot be converted. {reason} Use the export as it is,"
+            " which AutoModel reads through timm."
         )
     if classes and config["global_pool"] != "token":
         raise UserError(
@@ -176,24 +186,32 @@ def to_transformers(export: Path, out: Path) -> None:
 
 
 def _unsupported(model: Any) -> str | None:
-    """Return why transformers' ViT cannot represent a timm network, or None if it can."""
+    """Say in a sentence why transformers' ViT cannot represent a timm network.
+
+    Args:
+        model: timm's network of the export.
+
+    Returns:
+        The sentence, or None if transformers' ViT can represent the network.
+    """
     if hasattr(model, "blocks") and type(model) is not VisionTransformer:
-        return f"the class of the network is {type(model).__name__}, not timm's VisionTransformer"
+        return f"The class of the network is {type(model).__name__}, not timm's VisionTransformer."
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
-        return f"the network is {type(model).__name__} on {embed}, without patches of pixels"
+        return f"The network is {type(model).__name__} on {embed}, without patches of pixels."
     names, packed_names = _weight_names(len(model.blocks))
     expected = {name for name in (*names, *packed_names) if not name.startswith("head.")}
     present = {name for name in model.state_dict() if not name.startswith("head.")}
     if present - expected:
-        return f"transformers' ViT has no {min(present - expected)}"
+        return f"transformers' ViT has no {min(present - expected)}."
     if expected - present:
-        return f"the network has no {min(expected - present)}"
-    acts: list[Any] = [block.mlp.act for block in model.blocks]  # type: ignore[union-attr]
-    is_gelu = all(type(act) is nn.GELU and act.approximate == "none" for act in acts)
-    if not is_gelu or model.no_embed_class:
-        return "the network has no exact gelu, or no position for the class token"
-    return None
+        return f"The network has no {min(expected - present)}."
+    if model.no_embed_class:
+        return "The network has no position for the class token."
+    activations: list[Any] = [block.mlp.act for block in model.blocks]  # type: ignore[union-attr]
+    if all(type(gelu) is nn.GELU and gelu.approximate == "none" for gelu in activations):
+        return None
+    return "The activation of the network is not the exact gelu."
 
 
 def _load(export: Path) -> Any:
@@ -205,8 +223,8 @@ def _load(export: Path) -> Any:
     try:
         return timm.create_model(f"local-dir:{export}", pretrained=True).eval()
     except Exception as error:  # folders from elsewhere can cause any error
-        why = " ".join(str(error).split())[:200]
-        raise UserError(f"init={export}: timm cannot read this export: {why}") from None
+        message = " ".join(str(error).split())[:200]
+        raise UserError(f"init={export}: timm cannot read this export: {message}") from None
 
 
 def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
@@ -348,6 +366,9 @@ def main(arguments: list[str]) -> None:
 def convert(options: ExportOptions) -> Path:
     """Write an export in another format, and return the path of the new folder or file.
 
+    Args:
+        options: The export (init=), the format, and the path to write (out=).
+
     Raises:
         UserError: There is no export, the weights of the export were replaced or are not finite,
             `out` exists or cannot be written, or the format cannot represent the network.
@@ -356,7 +377,8 @@ def convert(options: ExportOptions) -> Path:
     export = InitSource(options.init).locate().export
     if export is None:
         raise UserError(
-            f"init={options.init}: not the folder of a run or of an export. Name such a folder."
+            f"init={options.init}: this is not the folder of a run or of an export. Name such a"
+            " folder."
         )
     if out.exists() or out.is_symlink():  # also a link to nothing
         raise UserError(f"out={out}: the path exists already. Use another path.")

@@ -22,6 +22,9 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
     """Return the backbone's state with all positions in timm's format, {name: tensor}.
 
     Positions that the encoder adds to patches become a learned table, with zeros for prefix tokens.
+
+    Args:
+        encoder: The encoder to export.
     """
     state: dict[str, Tensor] = encoder.backbone.state_dict()
     if isinstance(encoder, Encoder) and isinstance(encoder.positions, Added):
@@ -34,13 +37,12 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
 def find_position_kind(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
     """Return the value of model.positions with which an encoder can load weights.
 
-    Weights with a position table need "learned", whatever the origin of the table, unless the
-    network also has rotary positions.
+    Weights with a position table need "learned", unless the network also has rotary positions.
 
     Args:
         state: The weights, {name: tensor}.
-        without_tensors: The value if the weights have no position table, and "rotary" for a network
-            with rotary positions. None if the value is unknown.
+        without_tensors: The value for weights without a position table. "rotary" for a network with
+            rotary positions, with or without a table. None if the value is unknown.
     """
     if without_tensors != "rotary" and any(name.endswith(POSITIONS) for name in state):
         return "learned"
@@ -110,6 +112,7 @@ def _prefix_positions(rows: int, encoder: Encoder) -> int:
     for prefix in (encoder.prefix, 0):
         if rows - prefix == encoder.patches:
             return prefix
+    # another grid: the number of the encoder's own table is the most probable
     expected = 0 if encoder.backbone.no_embed_class else encoder.prefix
     for prefix in (expected, 0, encoder.prefix):
         if _is_square(rows - prefix):

@@ -54,21 +54,25 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
 
 
 def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Interpolate the position embeddings of patches (N, D) to another grid, and return (M, D).
+    """Interpolate position embeddings to another grid as `resize_positions` does, return (M, D).
 
-    The result is that of `resize_positions`. It is computed as a product of matrices, because a GPU
-    adds up the gradient of torch's interpolation in no fixed order.
+    Interpolation is computed as a product of matrices, because a GPU adds up the gradient of
+    torch's interpolation in no fixed order.
+
+    Args:
+        table_ND: Embeddings of patches on a square grid.
+        grid: New rows and columns of patches.
     """
-    unit_1NN = torch.eye(len(table_ND), device=table_ND.device)[None]
+    identity_1NN = torch.eye(len(table_ND), device=table_ND.device)[None]
     with full_precision(table_ND.device):
-        weight_MN = resize_positions(unit_1NN, grid, 0)[0]
+        weight_MN = resize_positions(identity_1NN, grid, 0)[0]
         return weight_MN @ table_ND
 
 
 def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
     """Return the sines, then the cosines, of the rotation of each patch of a grid, (N, 2d).
 
-    The angles are those that timm uses for images of that size.
+    timm uses the same angles for images of that size.
 
     Args:
         rope: Rotary positions of a timm network.
@@ -113,10 +117,10 @@ class Positions(nn.Module):
         return backbone.norm_pre(token_BTD)
 
     def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Return the tokens that the first block receives, for a grid other than the encoder's.
+        """Return the tokens that the first block receives for another grid of patches.
 
-        Added positions are interpolated so that the corners of the grid keep the positions of the
-        old corners.
+        Position embeddings are interpolated so that the corners of the new grid get the embeddings
+        of the old corners.
 
         Args:
             backbone: The network of timm.
@@ -129,7 +133,8 @@ class Positions(nn.Module):
             table_ND = backbone.pos_embed[0]
             if not backbone.no_embed_class:  # the table begins with rows for prefix tokens
                 prefix = prefix_BPD.shape[1]
-                prefix_BPD = prefix_BPD + table_ND[:prefix] if prefix else prefix_BPD
+                if prefix:
+                    prefix_BPD = prefix_BPD + table_ND[:prefix]
                 table_ND = table_ND[prefix:]
         if table_ND is not None:
             x_BMD = x_BMD + _table_at(table_ND, grid)
@@ -141,7 +146,7 @@ class Positions(nn.Module):
         visible_BV: Tensor | None = None,
         grid: tuple[int, int] | None = None,
     ) -> dict[str, Tensor]:
-        """Return the keyword arguments with which the encoder must call each block.
+        """Return the keyword arguments of each block: the angles of rotary positions, if any.
 
         Args:
             backbone: The network of timm.

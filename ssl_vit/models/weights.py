@@ -19,7 +19,8 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from .. import hub_files
-from ..errors import NOT_FINITE, UserError
+from ..errors import UserError
+from ..formatting import list_names
 from ..recipe import export_files, timm_models
 from ..recipe.export_files import encoder_options, read_normalisation
 from ..recipe.init_source import InitSource
@@ -105,11 +106,24 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
 
 
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
-    """Check that weights fit to an encoder, load the weights and return their hash."""
+    """Check that weights fit to an encoder, load the weights and return a hash of the weights.
+
+    Args:
+        encoder: The network to load weights into.
+        init: Where the weights come from, for error messages.
+        loaded: The weights, and the properties of their network.
+
+    Raises:
+        UserError: The weights are not finite, or for another model.
+    """
     backbone = encoder.backbone
     state = {name: value for name, value in loaded.state.items() if not name.startswith(HEADS)}
-    if damaged := export_files.first_nonfinite(state.items()):
-        raise UserError(f"{init.option}: {damaged} {NOT_FINITE}")
+    damaged = export_files.first_nonfinite(state.items())
+    if damaged:
+        raise UserError(
+            f"{init.option}: {damaged} is not finite (NaN or infinite). Use weights of another run"
+            " or checkpoint."
+        )
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     model_sizes = sizes_of_state(backbone.state_dict()) | timm_models.hidden_properties(backbone)
@@ -134,6 +148,10 @@ def copy_weights(source: Backbone, target: Backbone) -> None:
     """Copy the weights of a network into another network of the same architecture.
 
     Positions are interpolated to the target's grid, as if an export of the source were loaded.
+
+    Args:
+        source: The network to copy from.
+        target: The network to copy into.
     """
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
@@ -164,11 +182,15 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
     stored_channels = stored.shape[1]
     if stored_channels == encoder.channels:
         return False
-    if stored_channels != 3 or not encoder.adapt_channels:
-        remedy = "model.adapt_channels=true to adapt RGB" if stored_channels == 3 else "other"
+    if stored_channels != 3:
         raise UserError(
             f"data.channels={encoder.channels}: {init.option} was trained with {stored_channels}"
-            f" channels. Use {remedy} weights."
+            " channels. Use other weights."
+        )
+    if not encoder.adapt_channels:
+        raise UserError(
+            f"data.channels={encoder.channels}: {init.option} was trained with 3 channels. Use"
+            " model.adapt_channels=true to adapt RGB weights."
         )
     state[FIRST] = adapt_input_conv(encoder.channels, stored)
     return True
@@ -181,6 +203,12 @@ def _check_positions(
 
     The names of the tensors are not enough, because weights with rotary positions and weights
     without positions have the same names.
+
+    Args:
+        encoder: The network that the weights are for.
+        init: Where the weights come from, for the error message.
+        state: {name: weight}.
+        loaded: The weights' kind of positions, if their files state it.
 
     Raises:
         UserError: The kinds differ.
@@ -200,6 +228,11 @@ def _check_positions(
 def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
     """Check that the encoder normalises pixels with the mean and std of the weights.
 
+    Args:
+        encoder: The network that the weights are for.
+        init: Where the weights come from, for the error message.
+        loaded: The mean and std of the weights, None if their files state none.
+
     Raises:
         UserError: The normalisations differ. The message names the option to add.
     """
@@ -208,10 +241,9 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
         # rounded, because published values have 3 or 4 decimals
         current = [round(value, 4) for value in getattr(encoder.data, key)]
         if expected is not None and [round(value, 4) for value in expected] != current:
-            typed = ",".join(map(str, expected))
             raise UserError(
-                f"data.{key}={current}: {init.option} was trained with another value."
-                f" Use data.{key}=[{typed}]."
+                f"data.{key}={current}: {init.option} was trained with another value. Use"
+                f" data.{key}=[{','.join(map(str, expected))}]."
             )
 
 
@@ -245,23 +277,28 @@ def _open(init: InitSource) -> LoadedWeights:
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
         return _from_timm(init)
-    return _from_npz(init) if folder is None else _from_export(folder, init.option)
+    if folder is None:
+        return _from_npz(init)
+    return _from_export(folder, init.option)
 
 
 def _from_timm(init: InitSource) -> LoadedWeights:
     """Download and read weights that timm has published, without the classifier.
 
     timm does not download the weights itself, because it may fall back to unpickling.
+
+    Args:
+        init: Weights that timm has published, timm:NAME.
     """
     published = timm_models.published(init.timm_name)
     files = ["config.json", "model.safetensors"]
     folder = hub_files.fetch(str(published.hf_hub_id), init.option, files)
     loaded = _from_export(folder, init.option)
     classifiers: Any = published.classifier
-    if not isinstance(classifiers, tuple | list):  # some architectures have two
+    if not isinstance(classifiers, tuple | list):  # some architectures have two classifiers
         classifiers = (classifiers,)
     prefixes = tuple(f"{name}." for name in classifiers if name)
-    state = {key: value for key, value in loaded.state.items() if not key.startswith(prefixes)}
+    state = {name: value for name, value in loaded.state.items() if not name.startswith(prefixes)}
     return loaded._replace(state=state)
 
 
@@ -296,8 +333,10 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
         timms_rule = timm_models.table_rule(name)
         sides = export_files.image_sides(config)
         if POSITIONS in state and len(set(sides)) > 1:
-            text = f"the weights are for images of {' x '.join(map(str, sides))} pixels"
-            raise UserError(f"{option}: {text}. Use weights for square images.")
+            raise UserError(
+                f"{option}: the weights are for images of {' x '.join(map(str, sides))} pixels. Use"
+                " weights for square images."
+            )
     return LoadedWeights(
         state, mean, std, timm_models.hidden_properties(network), None, positions, timms_rule
     )
@@ -307,13 +346,16 @@ def _from_npz(init: InitSource) -> LoadedWeights:
     """Read a checkpoint of google-research/vision_transformer.
 
     timm converts the names of flax when it loads the file into a network of the same size.
+
+    Args:
+        init: The .npz file.
     """
     positions = "Transformer/posembed_input/pos_embedding"
     with np.load(init.place) as arrays:  # allow_pickle stays False
         if positions not in arrays or arrays["embedding/kernel"].shape[2] != 3:
             raise UserError(
-                f"{init.option}: not a Vision Transformer on patches of pixels. Use a file such"
-                " as ViT-B_16.npz."
+                f"{init.option}: this file is not a Vision Transformer on patches of pixels. Use a"
+                " file such as ViT-B_16.npz."
             )
         tokens = arrays[positions].shape[1]
         patch, _, _, width = arrays["embedding/kernel"].shape
@@ -329,7 +371,12 @@ def _from_npz(init: InitSource) -> LoadedWeights:
 
 
 def _check_sizes(option: str, loaded: Mapping[str, Any], model: Mapping[str, Any]) -> None:
-    """Check that weights and model have the same sizes, {key of the recipe: value}.
+    """Check that weights and model have the same sizes.
+
+    Args:
+        option: The user's init=..., for error messages.
+        loaded: {key of the recipe: value} of the weights.
+        model: {key of the recipe: value} of the model.
 
     Raises:
         UserError: Sizes differ.
@@ -338,11 +385,13 @@ def _check_sizes(option: str, loaded: Mapping[str, Any], model: Mapping[str, Any
     for key, loaded_value in loaded.items():
         model_value = model.get(key, loaded_value)
         if model_value != loaded_value:
-            in_run = f"in this run {str(model_value).lower()}"
-            differences.append(f"{key}={str(loaded_value).lower()} ({in_run})")
+            differences.append(
+                f"{key}={str(loaded_value).lower()} (in this run {str(model_value).lower()})"
+            )
     if differences:
-        text = f"the weights have {', '.join(differences)}"
-        raise UserError(f"{option}: {text}. Use the values of the weights.")
+        raise UserError(
+            f"{option}: the weights have {', '.join(differences)}. Use the values of the weights."
+        )
 
 
 def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> None:
@@ -358,22 +407,22 @@ def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, 
     Raises:
         UserError: A tensor is missing, superfluous or quantised, or has another shape.
     """
-    missing = model.keys() - loaded.keys()
-    superfluous = loaded.keys() - model.keys()
-    for text, names in (
-        ("the weights lack", missing),
-        ("the model of this run lacks", superfluous),
-    ):
-        if names:
-            listed = ", ".join(sorted(names)[:5])
-            if len(names) > 5:
-                listed += f" and {len(names) - 5} more"
-            raise UserError(f"{option}: {text} {listed}. Use weights of the same network.")
+    missing = sorted(model.keys() - loaded.keys())
+    if missing:
+        raise UserError(
+            f"{option}: the weights lack {list_names(missing)}. Use weights of the same network."
+        )
+    superfluous = sorted(loaded.keys() - model.keys())
+    if superfluous:
+        raise UserError(
+            f"{option}: the model of this run lacks {list_names(superfluous)}. Use weights of the"
+            " same network."
+        )
     for name, value in loaded.items():
         if not name.endswith(POSITIONS) and value.shape != model[name].shape:
-            shapes = f"{tuple(value.shape)} in the weights, {tuple(model[name].shape)} in the model"
             raise UserError(
-                f"{option}: {name} has shape {shapes}. Use weights of the same network."
+                f"{option}: {name} has shape {tuple(value.shape)} in the weights,"
+                f" {tuple(model[name].shape)} in the model. Use weights of the same network."
             )
         if model[name].is_floating_point() and not value.is_floating_point():
             kind = str(value.dtype).removeprefix("torch.")
@@ -432,7 +481,15 @@ def export(
 def _config(
     encoder: Backbone, model: Model, data: Data, pool: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the content of config.json, from which timm builds the network and the transforms."""
+    """Return the content of config.json, from which timm builds the network and the transforms.
+
+    Args:
+        encoder: The encoder that is exported.
+        model: The architecture.
+        data: The preprocessing of images.
+        pool: How timm pools tokens into a feature, "token" or "avg".
+        classes: Names of the classes; empty without a classifier.
+    """
     args = build_timm_args(model, data.size, data.channels)
     is_cropped = data.eval_mode == "crop"
     pretrained: dict[str, Any] = {

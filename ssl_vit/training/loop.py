@@ -225,7 +225,7 @@ def _report_unreadable(
             if name not in names:
                 callbacks.warn(f"an unreadable image was replaced by the next image: {name}")
             names[name] += 1
-            check_unreadable(state.images_unreadable, state.images_seen, data, names, len(names))
+            check_unreadable(state.images_unreadable, state.images_seen, data, names)
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:

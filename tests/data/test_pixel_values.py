@@ -196,7 +196,7 @@ def test_values_beyond_the_range_are_clipped(highest: int, kind: torch.dtype) ->
 
 @pytest.mark.parametrize("images", [[], [np.zeros((0, 4, CHANNELS), np.uint16)]])
 def test_images_of_a_caller_have_pixels(images: list) -> None:
-    with pytest.raises(ValueError, match=r"(no images|without pixels)\. Expected an array"):
+    with pytest.raises(ValueError, match=r"no (images|pixels)\. Expected an array"):
         evaluation_images(images, data())
 
 

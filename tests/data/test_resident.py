@@ -111,7 +111,7 @@ def test_a_run_is_the_same_and_names_the_memory(options, capsys):
     ("given", "reason"),
     [
         (["recipe=moco_v3"], "objective=moco_v3 compares views"),
-        ([], "images of different sizes"),
+        ([], "different sizes"),
     ],
 )
 def test_what_cannot_be_kept_in_memory_is_refused_where_it_is_asked_for(tiny, given, reason):

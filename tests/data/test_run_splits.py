@@ -121,7 +121,7 @@ def two_splits(root):
 
 
 WRONG = {  # (what is there, the keys, what the line says)
-    "no files": (Path.mkdir, {}, "own: no images"),
+    "no files": (Path.mkdir, {}, "own: this folder has no images"),
     "no images": (texts, {}, "1 .txt file"),
     "a torn file": (torn, {}, "torn.parquet"),
     "one image": (lambda root: parquet(root / "one.parquet", {"image": cells([1])}), {}, "at least 2"),

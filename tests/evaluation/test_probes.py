@@ -217,7 +217,7 @@ def test_knn_is_scikit_learns(k, temperature, monkeypatch):
 
 def test_k_beyond_the_training_images_is_named():
     train, label = blobs(10, 4, 2)
-    with pytest.raises(UserError, match=r"probe\.neighbors=11: .*\(10\)"):
+    with pytest.raises(UserError, match=r"probe\.neighbors=11: .* 10 "):
         probes.knn(train, label, train, classes=2, k=11)
 
 

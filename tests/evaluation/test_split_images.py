@@ -67,7 +67,7 @@ def test_too_few_held_out_images_to_compare_name_a_share_that_works(
         cli.pretrain(words)
     line = capsys.readouterr().err
     share = re.search(r"Use data\.validation=([\d.]+)\.", line)
-    assert line.startswith("error: data.validation=null: 1 image held out") and share, line
+    assert line.startswith("error: data.validation=null: ") and share, line
     assert not (tmp_path / "runs" / "run" / "recipe.yaml").exists()
     recipe = resolve([*words, f"data.validation={share[1]}"])
     split_images.check_held_out(recipe, split_images.load(recipe, test=False), processes=1)

@@ -69,7 +69,7 @@ PLACES: dict[str, str] = {
     f"{REPO}@nowhere": "no such revision",
     "someone/words": "no config.json",
     "someone/pickled": "no model.safetensors",
-    "a/b/c": "expected USER/NAME",
+    "a/b/c": "USER/NAME",
     REPO: "model.depth=2",
 }
 
