@@ -104,9 +104,10 @@ def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
     kind = getattr(rendered, "dtype", type(rendered))
     shape = (*getattr(rendered, "shape", ()),)
     if kind != torch.uint8 or shape not in shapes:
-        expected = f"uint8 (B, N, c, c, 3), where c divides {patch}, the side of a patch"
-        text = f"render returns {kind} of shape {shape}. Return {expected}."
-        raise UserError(f"{describe_class(type(target))}: {text}")
+        raise UserError(
+            f"{describe_class(type(target))}: render returns {kind} of shape {shape}. "
+            f"Return uint8 (B, N, c, c, 3), where c divides {patch}, the side of a patch."
+        )
     return _filled(rendered, patch)
 
 
