@@ -243,19 +243,26 @@ class Objective(RequiresMethods):
         return {}
 
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """Return the probabilities of prototypes for images, {metric: (B, K)}, by default none.
+        """Compute the probabilities of K prototypes for each of B images.
 
-        Each run measures from these probabilities how much prototypes tell about images.
+        From these probabilities, a run measures how much an image's prototype tells about the
+        image. The default has no prototypes.
+
+        Args:
+            batches: Batches with B images in total.
+
+        Returns:
+            {metric: probabilities (B, K)}.
         """
         return {}
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        """Draw what the objective predicts for images.
+        """Draw what the objective predicts for the B images of a batch.
 
         Only objectives whose declaration has a `figure` need this method.
 
         Returns:
-            {title: pictures, uint8 (B, 3, H, W)}.
+            {title: a picture for each image, uint8 (B, 3, H, W)}.
         """
         return {}
 
