@@ -388,20 +388,21 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
         check_share(objective, name, value, baseline.compared_with[0])
 
 
-def check_share(objective: Objective, name: str, value: float, metric: str = "") -> None:
-    """Check that a value is between 0 and 1 if the metric's unit is a share.
+def check_share(objective: Objective, name: str, value: float, metric: str) -> None:
+    """Check that a value is between 0 and 1 if its unit is a share.
 
     Args:
         objective: The objective that the error message names.
         name: Name of the metric or of the baseline.
         value: The value to check.
-        metric: Metric that a baseline is compared with, "" if `name` is a metric.
+        metric: Name of the metric whose unit the value has: `name`, or for a baseline the metric
+            that it is compared with.
 
     Raises:
         UserError: The value is out of range.
     """
     excess = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
-    if find_metric(metric or name).unit == SHARE and excess > 1e-6:
+    if find_metric(metric).unit == SHARE and excess > 1e-6:
         raise UserError(
             f"{describe_plugin_class(objective)}: metric {name} is {value:.4g}. "
             "Values in the unit SHARE are between 0 and 1."

@@ -287,7 +287,7 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
     assert state.norms is not None
     row: Row = {}
     for name, (value, _) in means(state.objective, state.sums, state.accelerator).items():
-        check_share(state.objective, name, value)
+        check_share(state.objective, name, value, name)
         row[name] = value
     norm_sum, norm_count = state.norms.tolist()
     is_skipped = torch.stack(state.skipped).tolist()
