@@ -264,7 +264,8 @@ def _check_gpus() -> None:
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     gpus = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names_gpus = visible.strip() not in ("", "-1", "NoDevFiles")  # SLURM's word for none
+    # "NoDevFiles" is SLURM's word for none
+    names_gpus = visible.strip() not in ("", "-1", "NoDevFiles")
     is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
     error_class = UserError if is_first_here else ReportedError
     if torch.cuda.is_available() and processes_here > gpus:
