@@ -324,7 +324,7 @@ def _nonfinite_policy(job: TrainingJob, callbacks: loop.Callbacks) -> nonfinite.
         samples_of,
         callbacks.warn,
         job.accelerator.is_main_process,
-        describe_plugin_class(job.objective) if recipe.plugin else "",
+        f"the loss of {describe_plugin_class(job.objective)}" if recipe.plugin else "the loss",
     )
 
 
