@@ -380,7 +380,7 @@ def compared_with(baseline: str, names: Container[str]) -> str | None:
 def format_metrics(
     values: Mapping[str, float], baselines: Mapping[str, float] | None = None
 ) -> str:
-    """Return a text of metrics with their values: "accuracy 81.2% (to beat 50.0%), loss 0.5".
+    """Return a text of metrics with their values: "accuracy 81.2% (to beat 50.0%), loss 0.5000".
 
     Metrics without a row are left out. A metric that was measured by kind of patch is shown by kind
     of patch only.
