@@ -117,17 +117,17 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
     half = ((n - 1).bit_length() + 1) // 2
     mask = (1 << half) - 1
 
-    def once(x: np.ndarray, key: np.ndarray) -> np.ndarray:
+    def feistel(x: np.ndarray, key: np.ndarray) -> np.ndarray:
         left = x >> half
         right = x & mask
         for r in range(rounds):
             left, right = right, left ^ (bits(key, right * rounds + r) & mask)
         return (left << half) | right
 
-    x = once(x, key)
+    x = feistel(x, key)
     while (x >= n).any():
         outside = x >= n
-        x[outside] = once(x[outside], key[outside])
+        x[outside] = feistel(x[outside], key[outside])
     return x
 
 
