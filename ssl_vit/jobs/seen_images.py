@@ -29,9 +29,10 @@ from ..runs.folder import TRAINED_ON, Run
 from ..training.distributed import WatchedAccelerator, on_main
 
 LIMIT = 1_000_000  # largest number of images in a record
-NO_RECORD = ": the run has no record of images"
-NOT_HERE = ": the run or the recipe is missing"
-FIRST_STEPS = ": the run has no record of the first steps"
+# Reasons why it is not known which images a run has trained on
+NO_RECORD = "the run has no record of images"
+NOT_HERE = "the run or the recipe is missing"
+FIRST_STEPS = "the run has no record of the first steps"
 
 
 class SeenRecord(NamedTuple):
@@ -205,7 +206,7 @@ class MeasuredImages:
 
         unknown = "" if record.complete else FIRST_STEPS
         if len(record.images) >= LIMIT and not record.complete:
-            unknown = f": the record ends after {LIMIT:,} images"
+            unknown = f"the record ends after {LIMIT:,} images"
         return [
             SeenImages(
                 run=run,
