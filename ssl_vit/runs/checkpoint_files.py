@@ -30,8 +30,8 @@ def remove(path: Path, written: Collection[str] = (MANIFEST, STATE)) -> None:
         path: Folder of the checkpoint.
         written: Names of the files that a run writes. Other files are moved to NAME.kept.
     """
-    is_folder = path.is_dir() and not path.is_symlink()
-    for entry in list(path.iterdir()) if is_folder else ():
+    entries = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
+    for entry in entries:
         if entry.name not in written and not entry.name.startswith("."):
             kept = path.with_name(f"{path.name}.kept")
             kept.mkdir(exist_ok=True)

@@ -48,8 +48,9 @@ def open_run(folder: Path) -> "Run":
     """
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: no run here, because recipe.yaml is missing. Check the path.")
-    recipe, place = recipe_files.read(folder / "recipe.yaml"), folder.resolve()
-    recipe.out, recipe.name = str(place.parent), place.name
+    recipe = recipe_files.read(folder / "recipe.yaml")
+    resolved = folder.resolve()
+    recipe.out, recipe.name = str(resolved.parent), resolved.name
     return Run(recipe)
 
 
@@ -165,8 +166,9 @@ class Run:
             for line in self.printed:
                 self.write_log(line)
         except OSError as error:
-            text = f"{self.folder} cannot be written: {error.strerror}"
-            raise UserError(f"out={self.recipe.out}: {text}") from None
+            raise UserError(
+                f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
+            ) from None
 
     def result(self) -> Result | None:
         """Return the content of result.json, or None if the run has not finished.
@@ -234,8 +236,8 @@ class Run:
         """Keep other writers out while the body runs (lock.hold).
 
         Args:
-            on_lost: A function that is called with the reason if the folder is moved or removed
-                meanwhile. The next write of a line or row notices this.
+            on_lost: A function that the next write of a line or row calls with the reason if the
+                folder was moved or removed meanwhile.
 
         Raises:
             UserError: Another process or thread holds the folder, or it lies in another run's
@@ -264,9 +266,10 @@ class Run:
             UserError: The folder was moved or removed.
         """
         if self.is_moved:
-            text = f"{self.folder} was moved or removed during the run"
-            hint = "To resume a moved run, use name= and out= of the new place."
-            raise UserError(f"name={self.recipe.name}: {text}. {hint}")
+            raise UserError(
+                f"name={self.recipe.name}: {self.folder} was moved or removed during the run. "
+                "To resume a moved run, use name= and out= of the new place."
+            )
 
     @property
     def is_moved(self) -> bool:
@@ -281,5 +284,5 @@ class Run:
         """
         if self.is_moved:
             self.on_lost(f"the loss of the folder {self.folder}")
-            text = "moved or removed during the run"
-            raise FileNotFoundError(errno.ENOENT, text, str(self.folder))
+            reason = "the folder was moved or removed during the run"
+            raise FileNotFoundError(errno.ENOENT, reason, str(self.folder))

@@ -77,8 +77,8 @@ class Trackers(Callback):
     """Callback that passes rows to the trackers of log.trackers, on rank 0.
 
     A separate thread makes all calls, because some libraries bind their run to a thread, and no
-    tracker may hold up training. If a tracker raises an error or takes longer than PATIENCE, the
-    callback warns once and no longer calls this tracker. The other trackers continue.
+    tracker may hold up training. If a tracker raises an error or takes longer than CALL_SECONDS,
+    the callback warns once and no longer calls this tracker. The other trackers continue.
 
     Args:
         run: Run in whose folder the trackers write.
@@ -105,14 +105,14 @@ class Trackers(Callback):
         self.end()
 
     def end(self) -> None:
-        """Write the remaining rows, for at most END seconds, and end the trackers."""
+        """Write the remaining rows, for at most END_SECONDS, and end the trackers."""
         for name in list(self.names):
             self._add(name, methodcaller("finish"))
         self.worker.end(END_SECONDS)
-        if busy := self.worker.busy:
-            self._drop(
-                busy[0], TimeoutError(f"still busy {END_SECONDS:.0f} s after the end of the run")
-            )
+        busy = self.worker.busy
+        if busy:
+            error = TimeoutError(f"still busy {END_SECONDS:.0f} s after the end of the run")
+            self._drop(busy[0], error)
         self._drop_failed()
         self.names = []
 
@@ -192,8 +192,10 @@ def check_installed(names: Sequence[str]) -> None:
         module = importlib.util.find_spec(name)
         # a folder of that name in the working directory is no library
         if module is None or module.origin is None:
-            text = f"not installed. Type `pip install {TRACKERS[name]}`."
-            raise UserError(f"log.trackers={name}: {text}")
+            raise UserError(
+                f"log.trackers={name}: {name} is not installed. "
+                f"Type `pip install {TRACKERS[name]}`."
+            )
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:
@@ -202,7 +204,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     Args:
         name: Name of the tracker in log.trackers.
         run: Run in whose folder the tracker writes.
-        first_step: First step after a resume. TensorBoard drops earlier values from this step on.
+        first_step: First step of this start. TensorBoard drops the values that an earlier start has
+            written from this step on.
     """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -211,7 +214,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
         tracker = LOGGER_TYPE_TO_CLASS[name](**folders, purge_step=first_step)
         tracker.start()
         return tracker
-    folder = run.folder.resolve() / "trackers"
+    run_folder = run.folder.resolve()
+    folder = run_folder / "trackers"
     id_file = folder / f"{name}.json"
     folder.mkdir(exist_ok=True)
     identifier_before = None
@@ -219,14 +223,14 @@ def _open(name: str, run: Run, first_step: int) -> Any:
         identifier_before = str(json.loads(id_file.read_text())["id"])
     arguments = OPENERS[name](folder, run.recipe.name, identifier_before)
     identifier = arguments.pop("identifier", None)
-    tracker = LOGGER_TYPE_TO_CLASS[name](folder.parent.parent.name or "runs", **arguments)
+    project = run_folder.parent.name or "runs"
+    tracker = LOGGER_TYPE_TO_CLASS[name](project, **arguments)
     tracker.start()
     if name == "mlflow":
         identifier = tracker.tracker.info.run_id
     write_atomically(id_file, json.dumps({"id": identifier}) + "\n")
-    if (
-        identifier_before is None or name == "trackio"
-    ):  # trackio replaces a continued run's configuration
+    # trackio loses the configuration of a run that it continues
+    if identifier_before is None or name == "trackio":
         tracker.store_init_configuration(without_private(run.recipe).values())
     return tracker
 
