@@ -132,15 +132,15 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
         group: `data` or `model`.
         wanted: Keys of the group to use. If empty, all keys.
     """
-    preset, values, values_before = recipe.value(f"{group}.name"), recipe.values(), defaults()
+    preset, values, standard_values = recipe.value(f"{group}.name"), recipe.values(), defaults()
     options = []
     if preset and recipe_files.has_preset(group, preset):
-        if preset != values_before[f"{group}.name"]:
+        if preset != standard_values[f"{group}.name"]:
             options.append(f"{group}={preset}")
-        values_before |= recipe_files.preset(group, preset)
+        standard_values |= recipe_files.preset(group, preset)
     keys = [key for key in values if key.startswith(f"{group}.") and key != f"{group}.name"]
     for key in keys:
-        if values[key] != values_before[key] and (not wanted or key in wanted):
+        if values[key] != standard_values[key] and (not wanted or key in wanted):
             options.append(f"{key}={option_text(values[key])}")
     return options
 
