@@ -122,7 +122,7 @@ def _describe_objective(recipe: schema.Recipe) -> str:
     Keys that name weights are left out, because the banner shows weights in lines of their own.
     """
     defaults = schema.defaults()
-    weight_keys = set()
+    weight_keys: set[str] = set()
     for source in recipe.sources().values():
         weight_keys |= {source.key, source.network_key}
     parts = [recipe.declared.title or recipe.objective]

@@ -99,18 +99,21 @@ def draw(options: FigureOptions) -> DrawnFigures:
     _read_entries(folder, encoder)  # before the work, so that an unusable folder costs no time
     images = encoders.find_images(encoder, options.overrides, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
-    of = f"{images.name}, {images.split}"
-    looked_at = f"{of}: {count:,} of {len(images.source):,}"
-    print(f"images      {looked_at}", flush=True)
-    described = [f"{each.label}: {each.describe()}" for each in named]
-    for text in described:
+    images_text = f"{images.name}, {images.split}"
+    used_text = f"{images_text}: {count:,} of {len(images.source):,}"
+    print(f"images      {used_text}", flush=True)
+    encoder_texts = [f"{each.label}: {each.describe()}" for each in named]
+    for text in encoder_texts:
         print(f"encoder     {text}", flush=True)
     drawn = _compute(options, named, images, count)
+    about = [f"Images: {used_text}.", *encoder_texts]
     try:
-        page = _write_all(folder, encoder, drawn, of, count, [f"Images: {looked_at}.", *described])
+        page = _write_all(folder, encoder, drawn, images_text, count, about)
     except OSError as error:
         path = folder.path
-        raise UserError(f"out={path.parent}: {path}: {error.strerror or error}") from None
+        raise UserError(
+            f"out={path.parent}: {path} cannot be written: {error.strerror or error}"
+        ) from None
     seconds = time.perf_counter() - start
     number = "1 figure" if len(drawn) == 1 else f"{len(drawn)} figures"
     print(f"page        {page}")
@@ -121,8 +124,8 @@ def draw(options: FigureOptions) -> DrawnFigures:
 def draw_predictions(run: Path) -> None:
     """Draw what the objective of a finished run predicts for held-out images.
 
-    A run outside of a study draws this figure when it ends. This function does nothing if the
-    figure exists, if the run has no result, or if the objective has no figure of predictions.
+    This is for tasks of a study, because any other run draws this figure when it ends. Nothing is
+    drawn if the figure exists, if the run has no result, or if the objective has no such figure.
 
     Args:
         run: Folder of the run.
@@ -131,9 +134,9 @@ def draw_predictions(run: Path) -> None:
         UserError: The weights or the images cannot be read.
     """
     folder = run / "figures"
-    values = read_run(run).values
-    drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
-    if drawn or not (run / "result.json").exists() or not figure_blocks.predictions(values):
+    is_drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
+    has_figure = figure_blocks.predictions(read_run(run).values)
+    if is_drawn or not has_figure or not (run / "result.json").exists():
         return
     from .. import inspection
     from ..evaluation import split_images
@@ -188,8 +191,10 @@ def _compute(
                 if named_encoder is named[-1]:
                     print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
-            text = "none of the figures can be drawn. The lines that begin with 'left out' say why."
-            raise UserError(f"init={options.init}: {text}")
+            raise UserError(
+                f"init={options.init}: none of the figures can be drawn. "
+                "The lines that begin with 'left out' say why."
+            )
     return drawn
 
 
@@ -225,13 +230,17 @@ def _read_entries(
     if record is None:
         return {}
     if folder.run is None and record.encoder != named_encoder.identity:
-        text = f"{folder.path} holds figures of the encoder {record.encoder}. Use another name=."
-        raise UserError(f"name={folder.path.name}: {text}")
+        raise UserError(
+            f"name={folder.path.name}: {folder.path} holds figures of the encoder "
+            f"{record.encoder}. Use another name=."
+        )
     differ = differences(facts("init", record.init), facts("init", named_encoder.source.identity()))
     if folder.run is None and differ:
         names = ", ".join(sorted(each.name for each in differ))
-        text = f"{folder.path} holds figures of other weights ({names} differs). Use another name=."
-        raise UserError(f"init={named_encoder.source.place}: {text}")
+        raise UserError(
+            f"init={named_encoder.source.place}: {folder.path} holds figures of other weights "
+            f"({names} differs). Use another name=."
+        )
     return record.figures
 
 

@@ -84,30 +84,39 @@ class NamedEncoder:
         return network, weights.load_weights(network, self.source)
 
     def describe(self) -> str:
+        """Return the model, its size and the image size as text, and the seed of fresh weights."""
         model = self.recipe.model
-        fresh = f", fresh weights of seed {self.recipe.seed}" if self.source.is_scratch else ""
-        parts = f"{model.depth} blocks, {model.width} wide, patches of {model.patch} px"
-        return f"{model.name or model.timm} ({parts}) at {self.recipe.data.size} px{fresh}"
+        text = (
+            f"{model.name or model.timm} ({model.depth} blocks, {model.width} wide, patches of "
+            f"{model.patch} px) at {self.recipe.data.size} px"
+        )
+        if not self.source.is_scratch:
+            return text
+        return f"{text}, fresh weights of seed {self.recipe.seed}"
 
 
 def with_fresh_weights(place: str, texts: Mapping[str, str]) -> list[NamedEncoder]:
-    """Return an encoder to draw, and before it the same model with fresh weights for comparison.
+    """Find an encoder to draw, and the same model with fresh weights for comparison.
 
     If the run that trained the encoder is known, the fresh weights are those that the run began
-    with. Otherwise they are drawn with the seed of the encoder's recipe. For `scratch`, the list
-    has one entry, because the encoder itself has fresh weights.
+    with. Otherwise they are drawn with the seed of the encoder's recipe.
 
     Args:
         place: Value of `init=`.
         texts: Options of recipes, {key: text}.
 
+    Returns:
+        The model with fresh weights, then the encoder. Only the encoder if its weights are fresh.
+
     Raises:
-        UserError: See `find_encoder`; or the network is no Vision Transformer.
+        UserError: See `find_encoder`. Or the network is no Vision Transformer.
     """
     named = find_encoder(place, texts)
     if named.recipe.model.convolutional:
-        text = f"{named.recipe.model.timm} has no patches and no attention"
-        raise UserError(f"init={place}: {text}. Use a Vision Transformer.")
+        raise UserError(
+            f"init={place}: {named.recipe.model.timm} has no patches and no attention. "
+            "Use a Vision Transformer."
+        )
     return [named] if named.source.is_scratch else [_scratch(named, texts), named]
 
 
@@ -148,8 +157,10 @@ def find_encoder(place: str, texts: Mapping[str, str]) -> NamedEncoder:
     described_pixels = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     encoder_texts = {key: text for key, text in texts.items() if key not in described_pixels}
     if model_keys and "model.width" in described:
-        text = f"the weights of init={place} describe the model. Leave out options of the model"
-        raise UserError(f"{model_keys[0]}={texts[model_keys[0]]}: {text}.")
+        raise UserError(
+            f"{model_keys[0]}={texts[model_keys[0]]}: the weights of init={place} describe the "
+            "model. Leave out options of the model."
+        )
     encoder_texts.setdefault("data.size", str(source.image_size() or DEFAULT_SIZE))
     name = encoder_texts.pop("model.name", None)  # only model= sets this key
     recipe = resolve_encoder(place, encoder_texts)
@@ -211,8 +222,9 @@ def find_images(
     if split is None:
         source, name, guesses = _open_test_images(data)
     elif data.stream:
-        text = "data.stream=true cannot read a single split. Use data.stream=false."
-        raise UserError(f"split={split}: {text}")
+        raise UserError(
+            f"split={split}: data.stream=true cannot read a single split. Use data.stream=false."
+        )
     else:
         opened = open_splits(data)
         split_name = named_split(split, opened.splits)
@@ -244,11 +256,13 @@ def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
 
 
 def named_split(name: str, splits: Mapping[str, Sized]) -> str:
-    """Return the name of the split that `split=` means, among the splits that have images.
+    """Return the name of the split that a value of `split=` means.
+
+    Only splits with images count. If none of them is a test split, `test` means the validation
+    split, as in runs.
 
     Args:
-        name: Value of `split=`. If no split is a test split, `test` means the validation split, as
-            in runs.
+        name: Value of `split=`.
         splits: {name: images}.
 
     Raises:
@@ -259,23 +273,26 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     if chosen is None and layout.role(name) == "test":
         chosen = layout.choose("validation", filled)
     if chosen is None:
-        text = f"split={name}: no split with images has this name, {suggest(name, filled)}"
+        near = suggest(name, filled)
         roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
-            text += ". Without this split, a run holds out a share of train."
-        raise UserError(text)
+            raise UserError(
+                f"split={name}: no split with images has this name, {near}. "
+                "Without this split, a run holds out a share of train."
+            )
+        raise UserError(f"split={name}: no split with images has this name, {near}")
     return chosen
 
 
 def find_data(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
-    """Return the data set that the options name, or else the one that the encoder was trained on.
+    """Return the data set that the options name, by default the encoder's training data.
 
-    In the second case, a line that says so is printed.
+    If the options name no images, a printed line says which images are used.
 
     Args:
         named: Encoder.
         texts: Options of recipes, {key: text}. Options of `data` that do not name images change the
-            encoder's data set.
+            encoder's training data.
 
     Raises:
         UserError: The images are not on this machine.
@@ -289,8 +306,10 @@ def find_data(named: NamedEncoder, texts: Mapping[str, str]) -> Data:
             data = schema.build(values).data
         notice = images_taken(named.source, data)
         if named.source.is_scratch:
-            text = f"the options name no images, so data={data.name} is used"
-            notice = f"warning: init={named.source.place}: {text}. For other images, {OTHERS}."
+            notice = (
+                f"warning: init={named.source.place}: the options name no images, so "
+                f"data={data.name} is used. For other images, {OTHERS}."
+            )
         if notice and os.environ.get("RANK", "0") == "0":
             print(notice, flush=True)
     check_place(data)
