@@ -204,7 +204,7 @@ def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Re
         and result.json: "token" or "avg", or "tokens" or "patches" if only measures of tokens are
         asked for.
     """
-    readers: features.Readers = {}
+    readers: dict[str, features.Reader] = {}
     pool = ""
     for name, network in networks.items():
         readers[name], network_pool = _reader(network, name, recipe)
