@@ -130,10 +130,9 @@ def _says(error: BaseException, texts: Iterable[str]) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message in a line, after the name of the error's class.
+    """Return "CLASS: MESSAGE" for an error, in a line, or the message alone for a UserError.
 
-    A UserError has no such name. An error from a data worker arrives with a whole traceback as its
-    text, of which the last line is the message.
+    The text of an error from a data worker is a whole traceback, whose last line is the message.
     """
     text = str(error)
     lines = text.strip().splitlines() or [""]

@@ -87,8 +87,9 @@ def compare_with_scratch(folder: Path, recipe: Recipe, result: Result) -> str:
     tuned_tries = _count_tries(neighbours, recipe.init)
     scratch_tries = _count_tries(neighbours, SCRATCH)
     tuning = "no tuning" if scratch_tries == 1 else f"{scratch_tries} tries"
-    are_counted = scratch_work is not None and tuned_work is not None
-    if pre_training and are_counted and scratch_work < tuned_work:
+    both_counted = scratch_work is not None and tuned_work is not None
+    has_less_compute = both_counted and scratch_work < tuned_work
+    if pre_training and has_less_compute:
         reason = f"training from scratch had {tuning} and less compute"
     else:
         reason = (
@@ -163,8 +164,9 @@ def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
     """
     tries = 0
     for neighbour in neighbours:
-        is_try = all(key.startswith(("init", "seed", *TUNED)) for key in neighbour.differ)
-        tries += neighbour.recipe.init == init and is_try
+        other_keys = neighbour.differ - {"init", "seed"}
+        if neighbour.recipe.init == init and all(key.startswith(TUNED) for key in other_keys):
+            tries += 1
     return tries
 
 
