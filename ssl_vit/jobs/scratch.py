@@ -87,8 +87,9 @@ def compare_with_scratch(folder: Path, recipe: Recipe, result: Result) -> str:
     tuned_tries = _count_tries(neighbours, recipe.init)
     scratch_tries = _count_tries(neighbours, SCRATCH)
     tuning = "no tuning" if scratch_tries == 1 else f"{scratch_tries} tries"
-    both_counted = scratch_work is not None and tuned_work is not None
-    has_less_compute = both_counted and scratch_work < tuned_work
+    has_less_compute = False
+    if scratch_work is not None and tuned_work is not None:
+        has_less_compute = scratch_work < tuned_work
     if pre_training and has_less_compute:
         reason = f"training from scratch had {tuning} and less compute"
     else:
