@@ -224,16 +224,14 @@ def _report_unreadable(
     for batch in micro_batches:
         images_per_row = 1 if batch.partner_label is None else 2  # mixing reads a partner, too
         state.images_seen += len(batch.key) * images_per_row
-    reads_by_name = state.unreadable
+    names = state.unreadable
     for batch in micro_batches:
         for name in batch.unreadable:
             state.images_unreadable += 1
-            if name not in reads_by_name:
+            if name not in names:
                 callbacks.warn(f"an unreadable image was replaced by the next image: {name}")
-            reads_by_name[name] += 1
-            check_unreadable(
-                state.images_unreadable, state.images_seen, data, reads_by_name, len(reads_by_name)
-            )
+            names[name] += 1
+            check_unreadable(state.images_unreadable, state.images_seen, data, names, len(names))
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
