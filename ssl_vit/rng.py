@@ -32,7 +32,9 @@ def _mix(x: Any) -> Any:
 def bits(key: Any, slot: Any) -> Any:
     """Return 64 random bits as int64 for each (key, slot), with broadcasting.
 
-    The bits are output number `slot` of splitmix64 started at `key`.
+    Args:
+        key: Start of splitmix64, int64.
+        slot: Number of the output of splitmix64, from 0.
     """
     if isinstance(slot, int):  # Python's integers do not wrap around
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63

@@ -141,6 +141,9 @@ def paired_difference(
         difference_M: Differences from -1 to 1, shape (M,). For two encoders on the same image: 1 if
             only the first is right, -1 if only the second is right.
         effective: The `effective_number` if the split has copies of images.
+
+    Returns:
+        The mean of the differences, and the 95% interval.
     """
     n = len(difference_M) if effective is None else effective
     weight = n / len(difference_M)

@@ -255,7 +255,12 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
 
 
 def _float32_bytes(recipe: Recipe, fused: bool) -> float:
-    """Return `activation_bytes` in float32, before rounding."""
+    """Return how many bytes of float32 activations an image needs for the backward pass.
+
+    Args:
+        recipe: Recipe of the run.
+        fused: Whether a fused attention is used.
+    """
     key = (_cache_key(recipe), fused)
     if key not in _BYTES:
         from . import on_meta

@@ -76,7 +76,12 @@ def _build(recipe: Recipe) -> Objective | Backbone:
 
 
 def _batch(recipe: Recipe, size: int) -> Batch:
-    """Build a batch of `size` training images on the meta device, with the views of the recipe."""
+    """Build a batch of training images on the meta device, with the views of the recipe.
+
+    Args:
+        recipe: Recipe with the images and the objective.
+        size: Number of images.
+    """
     data, compared = recipe.data, compared_views(recipe)
     dtype = pixel_type(data)
 
@@ -107,6 +112,10 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
 
 def _count_step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
     """Count the multiply-adds of a training step, per image.
+
+    Args:
+        network: The objective, on the meta device.
+        recipe: Recipe of the run, with the size of the batch.
 
     Returns:
         Multiply-adds of the forward pass, and of the forward and backward pass. If the objective

@@ -176,19 +176,21 @@ def _compute(
 
     drawn: Drawn = {}
     for named_encoder in reversed(named):
+        is_last = named_encoder is named[-1]
         subject = encoders.load_figure_input(
             named_encoder, images, count, min(options.shown, count)
         )
         note = shown_note(subject.encoder.channels)
         label = f"{named_encoder.label} ({note})" if note else named_encoder.label
-        wanted = options.figures or collection.suitable_figures(subject.objective)
-        for name in wanted if named_encoder is named[-1] else [*drawn]:
+        names = [*drawn]
+        if is_last:
+            names = options.figures or collection.suitable_figures(subject.objective)
+        for name in names:
             try:
                 arrays = collection.FIGURES[name].compute(subject)
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
-                # fresh weights have no heads, which needs no message
-                if named_encoder is named[-1]:
+                if is_last:  # fresh weights have no heads, which needs no message
                     print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
             raise UserError(
@@ -199,18 +201,23 @@ def _compute(
 
 
 def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[FigureRecord]:
-    """Return the output folder.
+    """Return the folder of the figures.
 
-    By default this is figures/ in the folder of the encoder's run. If the encoder has no run, or
-    `out=` or `name=` is given, it is a separate folder, in runs/ by default.
+    By default, this is figures/ in the folder of the encoder's run. If the encoder has no run, or
+    if the options give `out=` or `name=`, it is a separate folder, in runs/ by default.
+
+    Args:
+        options: The options of the tool.
+        encoder: The encoder that the figures show.
     """
     if encoder.run and options.out is None and options.name is None:
         path = encoder.run / "figures"
     else:
-        name = options.name or "figures-" + re.sub(r"\W", "_", encoder.label)[-60:]
-        path = Path("runs" if options.out is None else options.out) / name
-    run = encoder.run if encoder.run and path == encoder.run / "figures" else None
-    return OutputFolder(path, OWN_NAMES, RECORD, FigureRecord, run)
+        label = re.sub(r"\W", "_", encoder.label)[-60:]
+        out = "runs" if options.out is None else options.out
+        path = Path(out) / (options.name or f"figures-{label}")
+    is_in_run = encoder.run is not None and path == encoder.run / "figures"
+    return OutputFolder(path, OWN_NAMES, RECORD, FigureRecord, encoder.run if is_in_run else None)
 
 
 def _read_entries(
@@ -220,6 +227,10 @@ def _read_entries(
 
     A folder outside of a run may only hold figures of the same encoder with the same weights. The
     figures/ folder of a run is always accepted.
+
+    Args:
+        folder: The folder of the figures.
+        named_encoder: The encoder that the figures show.
 
     Raises:
         UserError: The folder holds figures of another encoder or of other weights, or holds
@@ -269,13 +280,10 @@ def _write_all(
         OSError: A file cannot be written.
     """
     with folder.hold():
-        known = {
-            name: figure
-            for name, figure in _read_entries(folder, named_encoder).items()
-            if name not in drawn
-        }
+        entries = _read_entries(folder, named_encoder)
+        earlier = {name: figure for name, figure in entries.items() if name not in drawn}
         record = FigureRecord(
-            encoder=named_encoder.identity, init=named_encoder.source.identity(), figures=known
+            encoder=named_encoder.identity, init=named_encoder.source.identity(), figures=earlier
         )
         folder.write(record)  # identifies the folder if the work below is interrupted
         for name, data in drawn.items():
@@ -290,7 +298,13 @@ def _write_all(
 
 
 def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:
-    """Write a figure as .svg and .png, and its data as .npz."""
+    """Write a figure as .svg and .png, and its data as .npz.
+
+    Args:
+        folder: Folder to write to.
+        name: Name of the figure.
+        data: (label, data) of each encoder.
+    """
     from ..inspection import collection, drawing
 
     drawing.write(folder, name, partial(collection.FIGURES[name].draw, data))

@@ -92,6 +92,11 @@ def embed(options: EmbedOptions, named: "NamedEncoder", data: "Data") -> Embedde
 
     Call this function on all processes, with the results of `prepare`.
 
+    Args:
+        options: Options of the tool.
+        named: Encoder. `out` and `name` of its recipe give the folder.
+        data: Data set of the images.
+
     Raises:
         UserError: The weights, the images or the folder are unsuitable.
     """

@@ -181,17 +181,19 @@ def _scratch(owner: NamedEncoder | None, texts: Mapping[str, str]) -> NamedEncod
         texts: Options of recipes, {key: text}, which describe the encoder without an owner. If they
             give a seed, the fresh weights are not those of the owner's run.
     """
+    source = InitSource("scratch")
     if owner is None:
         recipe = resolve_encoder("scratch", texts)
-        return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, "token", None)
+        return NamedEncoder(source, "scratch", "scratch", recipe, "token", None)
     recipe = copy.deepcopy(owner.recipe)
     recipe.init = "scratch"
-    made = None
+    trained = None  # recipe of the run that trained the owner
     if owner.run and "seed" not in texts:
-        made = recipe_files.read(owner.run / "recipe.yaml")
-        recipe.seed = made.seed
-    source = InitSource("scratch")
-    return NamedEncoder(source, "scratch", "scratch", recipe, owner.pool, None, trained_recipe=made)
+        trained = recipe_files.read(owner.run / "recipe.yaml")
+        recipe.seed = trained.seed
+    return NamedEncoder(
+        source, "scratch", "scratch", recipe, owner.pool, None, trained_recipe=trained
+    )
 
 
 class ImageSet(NamedTuple):
@@ -228,7 +230,8 @@ def find_images(
     else:
         opened = open_splits(data)
         split_name = named_split(split, opened.splits)
-        source, name, guesses = opened.splits[split_name], f"split {split_name}", opened.guesses
+        source, name = opened.splits[split_name], f"split {split_name}"
+        guesses = opened.guesses
         if not data.labels:
             source = source.without_labels()
     warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)

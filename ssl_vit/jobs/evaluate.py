@@ -142,6 +142,11 @@ def _open_images(
 ) -> tuple[EvaluationImages, dict[str, Any]]:
     """Check the images of an evaluation, and prepare to read them on all processes. Collective.
 
+    Args:
+        run: Evaluation.
+        accelerator: Processes of the evaluation.
+        splits: Images of the evaluation.
+
     Returns:
         The images, and the facts about machine and splits that environment.json records.
 
@@ -160,11 +165,11 @@ def _open_images(
     classes = 0
     if not set(recipe.probe.measures) <= {SEGMENTATION}:
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
-    check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
+    hashes = {f"images of {name}": text for name, text in facts["data"].items()}
+    check_same(accelerator, hashes)
     workers = resources.workers(recipe, accelerator)
-    return EvaluationImages(
-        recipe, splits, classes, accelerator, batch_layout, workers, run.warn
-    ), facts
+    images = EvaluationImages(recipe, splits, classes, accelerator, batch_layout, workers, run.warn)
+    return images, facts
 
 
 def _fitted_measures(recipe: Recipe) -> set[str]:
@@ -184,6 +189,10 @@ def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Bac
     If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
     the image size of the evaluation like the trained weights. The result is empty if the encoder
     itself has fresh weights.
+
+    Args:
+        recipe: Recipe of the evaluation.
+        device: Device of the network.
     """
     source = recipe.init_source
     if source.is_scratch:
@@ -227,6 +236,9 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         net: Network to read features from.
         name: ENCODER or FRESH.
         recipe: Recipe of the evaluation.
+
+    Returns:
+        A function from images to features, and "token" or "avg".
 
     Raises:
         UserError: The run's head has no tanh layer.

@@ -355,6 +355,13 @@ class FeatureFolder:
         """Find and show the images whose features are most similar to each query.
 
         The images are printed and written to nearest.html. A query's own file is left out.
+
+        Args:
+            queries: The query images.
+            read: Reader of features.
+
+        Returns:
+            The nearest images of all queries, each with the name of its query.
         """
         top = self.options.top or TOP
         x_QD = np.stack([self._feature(query, read) for query in queries])
@@ -375,7 +382,11 @@ class FeatureFolder:
         return [neighbour for _, neighbours in answers for neighbour in neighbours]
 
     def _feature(self, query: Query, read: TokenReader) -> np.ndarray:
-        """Compute the feature (D,) of a query.
+        """Compute the feature (D,) of a query image, float32.
+
+        Args:
+            query: The query image.
+            read: Reader of features.
 
         Raises:
             NonFiniteError: The feature is not finite.

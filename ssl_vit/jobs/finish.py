@@ -261,9 +261,13 @@ def write_result(
 
 
 def write_page(run: Run, result: Result) -> None:
-    """Write report.html of a run that ended with this result. A failure is only a warning.
+    """Write report.html of a finished run. A failure is only a warning.
 
     For a task of a study nothing is written, because `report.py RUN` writes the page on request.
+
+    Args:
+        run: The run.
+        result: The content of its result.json.
     """
     if shared.is_task(run.folder):
         return

@@ -189,7 +189,12 @@ def _check_finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _select_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return the weights of an objective, or of a part of a sum, without the part's prefix."""
+    """Return the weights of an objective, or of a part of a sum, without the part's prefix.
+
+    Args:
+        heads: {name: weight} of a single objective, or of all parts of a sum.
+        name: Name of the part.
+    """
     prefix = f"{PARTS}{name}."
     return {
         key.removeprefix(prefix): value
@@ -242,7 +247,8 @@ def measure_head(
     Raises:
         UserError: Labels are output numbers, and a label is larger than the last output.
     """
-    recipe, test, accelerator = images.recipe, images.test, images.accelerator
+    recipe, test = images.recipe, images.test
+    accelerator = images.accelerator
     objective = head.objective.to(accelerator.device).eval()
     with images.autocast():
         predictions = classify.predict(objective, images.batches(test), accelerator)

@@ -88,7 +88,13 @@ def read_query(text: str, data: Data) -> Query:
 def without_query(
     query: Query, neighbours: Sequence[Neighbor], splits: Mapping[str, Source]
 ) -> list[Neighbor]:
-    """Return the neighbours whose file is not the query's file, each with the name of the query."""
+    """Return the neighbours whose file is not the query's file, each with the name of the query.
+
+    Args:
+        query: Query image.
+        neighbours: Images near the query, best first.
+        splits: {name: split}.
+    """
     query_path = query.path.resolve()
     remaining = []
     for neighbour in neighbours:
@@ -180,6 +186,10 @@ def _name(neighbour: Neighbor, compared: ComparedImages) -> str:
 
     A split or label that is also the name of one of the file's folders is left out. The split is
     also left out if all images have the same split.
+
+    Args:
+        neighbour: Image near a query.
+        compared: All images, with the names of the classes.
     """
     source = compared.splits[neighbour.split]
     name = source.file_of(neighbour.index)
@@ -225,7 +235,13 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedIma
 def _nearest(
     query: Query, neighbours: Sequence[Neighbor], compared: ComparedImages
 ) -> Iterable[Block]:
-    """Yield a warning, if any, and a gallery with the query and the nearest images."""
+    """Yield a warning, if any, and a gallery with the query and the nearest images.
+
+    Args:
+        query: Query image.
+        neighbours: Nearest images, best first.
+        compared: All images.
+    """
     caption = f"The query: {text_line(query.path.name)}"
     png = thumbnail(query.pixels_CHW, compared.data)
     warning = similarity_warning(neighbours, compared.pairs)

@@ -34,6 +34,10 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     Only the sigmoid loss can learn lists of labels. All probes except top1 and segmentation need a
     single label for each image.
 
+    Args:
+        recipe: Recipe of the run.
+        splits: Images of the run.
+
     Raises:
         UserError: An objective or a probe of the recipe cannot use lists.
     """
@@ -164,7 +168,18 @@ def environment_facts(
     batch_layout: BatchLayout,
     splits: run_splits.Splits,
 ) -> dict[str, Any]:
-    """Collect what environment.json records in addition to versions and hardware. Collective."""
+    """Collect what environment.json records in addition to versions and hardware. Collective.
+
+    Args:
+        recipe: Recipe of the run.
+        accelerator: Processes of the run.
+        batch_layout: How a batch is divided among processes and passes.
+        splits: Images of the run.
+
+    Returns:
+        {key of environment.json: value}. A split has a fingerprint only on the processes that have
+        hashed its images.
+    """
     device = accelerator.device
     # without an objective that uses labels, names of folders need not be classes
     are_classes = splits.train.labels.source != FOLDERS or uses_labels(recipe)

@@ -186,8 +186,10 @@ class RunResult(Result):
                 init = self.folder if recipe.trains else recipe.init
                 command = next_steps.fine_tuning(init, recipe)
                 sentences.append(f"To only fine-tune, type {command}")
-        if sentences:
-            yield f"{'verdict     ' if verdict else ''}{' '.join(sentences)}"
+        if verdict:
+            yield f"verdict     {' '.join(sentences)}"
+        elif sentences:
+            yield " ".join(sentences)
 
     def _comparison_command(self, recipe: Recipe) -> str:
         """Return the command that measures whether this pre-training helps fine-tuning.

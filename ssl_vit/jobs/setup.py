@@ -110,7 +110,8 @@ class TrainingJob:
 
     def loader(self) -> DataLoader:
         """Return the batches of this process from the current step to the last step."""
-        recipe, first, last = self.recipe, self.state.step, self.recipe.optim.steps
+        recipe = self.recipe
+        first, last = self.state.step, recipe.optim.steps
         return loaders.training_loader(
             self.images,
             recipe.data,
@@ -206,6 +207,10 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     If an objective compares the images of a batch, a step must be a single pass. In several passes,
     each image would be compared with fewer images, and the loss would be different.
 
+    Args:
+        recipe: Recipe of the run.
+        batch_layout: How a batch is divided among processes and passes.
+
     Raises:
         UserError: The objective needs a single pass and a step has several, or the objective
             refuses the device batch.
@@ -235,7 +240,15 @@ def _build_state(
     batch_layout: BatchLayout,
     accelerator: distributed.WatchedAccelerator,
 ) -> State:
-    """Build the optimiser, the schedule and the strategy of an objective."""
+    """Build the training state of an objective: optimiser, schedule, strategy and averages.
+
+    Args:
+        objective: Objective on the device.
+        recipe: Recipe of the run.
+        splits: Images of the run.
+        batch_layout: How a batch is divided among processes and passes.
+        accelerator: Processes of the run.
+    """
     average = optim.build_average(objective, recipe.optim.average)
     optimizer, schedule = optim.build_optimizer(objective, recipe.optim)
     compiles = recipe.compute.compile
@@ -271,6 +284,10 @@ def loop_settings(recipe: Recipe) -> LoopSettings:
 def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]:
     """Load the weights of `init=` into the network, unless the run has a checkpoint.
 
+    Args:
+        network: Encoder of the run, with fresh weights.
+        run: Run with the recipe and the checkpoints.
+
     Returns:
         The facts that environment.json records about the weights. For a run with a checkpoint,
         these are the recorded facts, with the present hashes of files that still exist, so that
@@ -288,6 +305,10 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 
 def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     """Load the weights of the objective's teachers, unless the run has a checkpoint.
+
+    Args:
+        objective: Objective of the run.
+        run: Run with the recipe and the checkpoints.
 
     Returns:
         The facts that environment.json records about the weights. Empty for a run with a

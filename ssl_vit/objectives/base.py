@@ -320,6 +320,10 @@ def check_output(objective: Objective, output: Output) -> None:
     The metrics must include "loss", and each metric must have a row in a declaration, because it
     would not be shown otherwise.
 
+    Args:
+        objective: The plugin's objective.
+        output: What `forward` returned, which may be anything.
+
     Raises:
         UserError: The output is something else. The message names the plugin's file and class and
             what is expected.
@@ -339,10 +343,11 @@ def check_output(objective: Objective, output: Output) -> None:
                 f"{place}: metric {name} is not a pair (sum, count) of scalars. Use sums(...)."
             )
         if not has_row(name):
-            plugins = (declared for declared in all_declared() if is_from_plugin(type(declared)))
-            rows = [row for plugin in plugins for row in plugin.metrics]
-            declared_names = [row.name for row in rows if isinstance(row, Metric)]
-            near = suggest(name, ["loss", "accuracy", *declared_names])
+            known = ["loss", "accuracy"]
+            for declared in all_declared():
+                if is_from_plugin(type(declared)):
+                    known += [row.name for row in declared.metrics if isinstance(row, Metric)]
+            near = suggest(name, known)
             raise UserError(
                 f"{place}: metric {name} is not declared. "
                 f"Add Metric({name!r}) to the metrics of the declaration ({near})."
@@ -356,6 +361,10 @@ def check_output(objective: Objective, output: Output) -> None:
 
 def check_gradient(objective: Objective, loss: Tensor) -> None:
     """Check that a training loss depends on weights.
+
+    Args:
+        objective: The objective that the error message names.
+        loss: The loss, a scalar.
 
     Raises:
         UserError: The loss has no gradient.

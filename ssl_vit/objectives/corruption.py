@@ -160,6 +160,11 @@ def _blocks(key_B1: Tensor, index_N: Tensor, grid: int) -> Tensor:
     The sides of a rectangle are between a quarter and half of the grid's side. All positions at
     which a rectangle covers at least one patch are equally likely.
 
+    Args:
+        key_B1: Random streams of the images, int64.
+        index_N: Numbers of the patches, 0 .. N-1.
+        grid: Side of the image, in patches.
+
     Returns:
         Numbers of rectangles, int64 (B, N), or BLOCKS for a patch that no rectangle covers.
     """
@@ -224,6 +229,10 @@ def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
 
     Prefer pixels, which have no gradient. Embeddings have a gradient, and a GPU adds up the
     gradients of the copies of a source in no fixed order.
+
+    Args:
+        x_BND: Embeddings or pixels of all patches.
+        corruption: The corrupted patches, and the source of each.
     """
     row_BN = torch.arange(x_BND[..., 0].numel(), device=x_BND.device).view(x_BND.shape[:2])
     unchanged_row_BK = gather_corrupted(row_BN, corruption)

@@ -84,7 +84,13 @@ class Head(nn.Module):
 
 
 def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
-    """Build the three linear layers of a head, with the initial weights of the authors."""
+    """Build the three linear layers of a head, with the initial weights of the authors.
+
+    Args:
+        inputs: Width of the input.
+        hidden: Width of the two hidden layers.
+        width: Width of the output.
+    """
     mlp = nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.GELU(),

@@ -65,11 +65,11 @@ def parse_row(line: str) -> Row | None:
         return None
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
-    are_numbers = (
-        type(value) is float or (type(value) is int and abs(value) < EXACT)
-        for value in row.values()
-    )
-    return row if all(are_numbers) else None
+    for value in row.values():
+        is_exact = type(value) is int and abs(value) < EXACT
+        if type(value) is not float and not is_exact:
+            return None
+    return row
 
 
 class Run:
@@ -159,8 +159,9 @@ class Run:
             if before:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
-            for name in LEFT if path.exists() and not before else ():
-                remove(self.folder / name)
+            if path.exists() and not before:
+                for name in LEFT:
+                    remove(self.folder / name)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
             for line in self.printed:

@@ -132,7 +132,8 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
         group: `data` or `model`.
         wanted: Keys of the group to use. If empty, all keys.
     """
-    preset, values, standard_values = recipe.value(f"{group}.name"), recipe.values(), defaults()
+    preset = recipe.value(f"{group}.name")
+    values, standard_values = recipe.values(), defaults()
     options = []
     if preset and recipe_files.has_preset(group, preset):
         if preset != standard_values[f"{group}.name"]:

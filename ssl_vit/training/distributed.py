@@ -374,13 +374,17 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Call `do` on rank 0 only, and wait for it on all ranks. Collective.
+    """Call a function on rank 0 only, and wait on all ranks until it returns. Collective.
+
+    Args:
+        accelerator: Processes of the run.
+        do: The function.
 
     Returns:
         The value of `do` on rank 0, None on all other ranks.
 
     Raises:
-        UserError: `do` raised it. All other processes raise ReportedError.
+        UserError: `do` raised a UserError. All other processes raise ReportedError.
     """
     messages: list[str | None] = [None]
     value = None
@@ -397,10 +401,14 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
 
 
 def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
-    """Call `find` on rank 0 and return the value on all ranks. Collective.
+    """Call a function on rank 0, and return the function's value on all ranks. Collective.
+
+    Args:
+        accelerator: Processes of the run.
+        find: The function.
 
     Raises:
-        UserError: `find` raised it. All other processes raise ReportedError.
+        UserError: `find` raised a UserError. All other processes raise ReportedError.
     """
     return broadcast_object_list([on_main(accelerator, find)])[0]
 

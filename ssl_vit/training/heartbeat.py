@@ -113,7 +113,13 @@ class Watchdog(Callback):
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        """Tell the other ranks how this rank ended, and stop watching."""
+        """Tell the other ranks how this rank ended, and stop watching.
+
+        Args:
+            kind: Class of the error that ended the body, or None.
+            error: Error that ended the body, or None.
+            where: Traceback of the error, or None.
+        """
         if isinstance(error, RuntimeError) and self.processes > 1:
             # A collective may have failed because another process was lost. Give the watch enough
             # time to name that process and to end this one
@@ -193,6 +199,10 @@ class Watchdog(Callback):
         """Write the heartbeat of this rank, then read all heartbeats and the verdict.
 
         Nothing is read if the store is gone together with rank 0.
+
+        Args:
+            beats: Number of heartbeats so far.
+            end: How this rank has ended, empty while it runs.
         """
         heartbeat = Heartbeat(beats, self.ticks, self.allowed, socket.gethostname(), end)
         with suppress(distributed.DistError):

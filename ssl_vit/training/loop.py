@@ -165,8 +165,17 @@ def _update(
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """Do one optimiser step: load its micro-batches, compute the gradient, update the weights."""
-    objective, strategy, accelerator = state.objective, state.strategy, state.accelerator
+    """Do one optimiser step: load its micro-batches, compute the gradient, update the weights.
+
+    Args:
+        state: State of training, changed in place.
+        batches: Batches of this process, of which the step takes one per accumulation step.
+        settings: Values of the recipe.
+        clock: Counts the time that the step waits for data.
+        callbacks: Receive warnings about unreadable images.
+    """
+    objective, strategy = state.objective, state.strategy
+    accelerator = state.accelerator
     layout = strategy.batch_layout
     if not objective.training:  # after an evaluation
         objective.train()
@@ -252,7 +261,11 @@ def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> 
 
     The denominator is the number of labelled images in the global batch, divided by the number of
     micro-batches on all processes. All labelled images thus have the same weight, although
-    micro-batches differ in how many images have labels.
+    micro-batches differ in how many images have labels. Collective.
+
+    Args:
+        micro_batches: Batches of this process in the step.
+        accelerator: Processes of the run.
     """
     num_labelled = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches])
     total = accelerator.reduce(num_labelled.sum().double(), "sum")
@@ -304,7 +317,9 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
     skip_flags = torch.stack(state.skipped).tolist()
     first_step = state.step - len(skip_flags)
     skipped = [step for step, is_skipped in enumerate(skip_flags, first_step) if is_skipped]
-    state.sums, state.norms, state.skipped = {}, None, []
+    state.sums = {}
+    state.norms = None
+    state.skipped = []
     if skipped:
         on_nonfinite(skipped)
     here = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
@@ -320,7 +335,14 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
 
 
 def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row:
-    """Return a row of metrics.jsonl: step and images so far, `values`, throughput and time."""
+    """Return a row of metrics.jsonl: step and images so far, metrics, throughput and time.
+
+    Args:
+        values: {name: value} of the metrics.
+        state: State of training.
+        settings: Values of the recipe.
+        clock: Clock of the steps since the last row.
+    """
     return {
         "step": state.step,
         "images": state.step * settings.batch,

@@ -185,6 +185,10 @@ class Strategy:
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
         """Run the forward and backward pass of a batch, and drop the gradients.
 
+        Args:
+            batch: Batch on the device.
+            cast: Context of autocast for the forward pass.
+
         Raises:
             UserError: A weight got no gradient (`_check_gradients`).
         """

@@ -78,8 +78,11 @@ class SelfDistillation(Objective):
         """
         if progress >= self.freeze:
             return []
-        layers = [module for module in self.head.modules() if isinstance(module, Prototypes)]
-        return [p for layer in layers for p in layer.parameters() if p.requires_grad]
+        weights: list[nn.Parameter] = []
+        for module in self.head.modules():
+            if isinstance(module, Prototypes):
+                weights += [p for p in module.parameters() if p.requires_grad]
+        return weights
 
     def averages(self, progress: float) -> teacher.Averages:
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
@@ -129,6 +132,9 @@ class SelfDistillation(Objective):
             h_XTD: The student's tokens of the global views.
             taught_XTD: The teacher's tokens of the global views.
             batch: The batch. Its local views, if any, pass through the student's encoder here.
+
+        Returns:
+            The loss of each image, and the metric "same_prototype" as (sum, count).
         """
         images = len(batch.key)
         feature_XD = h_XTD[:, 0]

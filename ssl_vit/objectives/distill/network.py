@@ -74,9 +74,12 @@ class Distillation(Objective):
 
     @torch.no_grad()
     def teacher_features(self, image_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the teacher's features of images (B, C) and of patches (B, N, C), in float32.
+        """Compute the teacher's features, normalised for the loss.
 
-        The features are already normalised for the loss. On a GPU the teacher runs in bfloat16.
+        On a GPU the teacher runs in bfloat16.
+
+        Returns:
+            Features of the images (B, C) and of their patches (B, N, C), float32.
         """
         teacher = self.teacher.encoder
         with _teacher_precision(image_BCHW.device):

@@ -158,10 +158,15 @@ class MomentumContrast(Objective):
 
 
 def _project(encoder: Backbone, projector: nn.Module, views_BV3HW: Tensor) -> list[Tensor]:
-    """Return the projections (B, C) of each view (B, 3, H, W).
+    """Return the projections (B, C) of the images, for each of the V views.
 
     The encoder runs once on all views. The projector runs once per view, so that batch statistics
     are computed per view. (The authors' code runs both per view.)
+
+    Args:
+        encoder: The encoder, or its momentum copy.
+        projector: The projector, or its momentum copy.
+        views_BV3HW: Two views of each image.
     """
     feature_BD = encoder.feature(views_BV3HW.transpose(0, 1).flatten(0, 1), "token")
     return [projector(x_BD) for x_BD in feature_BD.chunk(VIEWS)]
