@@ -126,7 +126,10 @@ _plugin_rows: ContextVar[Mapping[str, Row | None]] = ContextVar("rows of plugins
 
 
 def register(*rows: Row) -> None:
-    """Add rows to the rows of the package. Adding the same row twice is no error.
+    """Register metrics and baselines of the package. The same row may be registered twice.
+
+    Args:
+        *rows: Descriptions of the metrics and baselines.
 
     Raises:
         ValueError: Another row has the same name.
@@ -257,10 +260,10 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _find(name: str) -> Metric | None:
-    """Return the row of a metric, or None.
+    """Return the description of a metric, or None if no row describes the metric.
 
-    `accuracy_masked` gets the row of `accuracy`, `probe_knn` the row of `knn`, and `few_shot_7` the
-    row of `few_shot_*`, each with the longer name.
+    `accuracy_masked` is described by the row `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by
+    `few_shot_*`. The returned description has the longer name.
 
     Args:
         name: Name of the metric without the part of a joint objective before the slash.
@@ -285,9 +288,10 @@ def _find(name: str) -> Metric | None:
 
 
 def find_metric(name: str) -> Metric:
-    """Return the row of a full name, such as `mpp/loss`.
+    """Return the description of the metric with a full name, such as `mpp/loss`.
 
-    Without a row, a name that starts with "loss" counts as a loss, and any other name as a number.
+    If no row describes the metric, a name that starts with "loss" counts as a loss, and any other
+    name as a number.
     """
     last = _last(name)
     is_loss = last.startswith("loss")
@@ -305,9 +309,13 @@ def has_direction(name: str) -> bool:
 
 
 def score(name: str, value: float) -> float:
-    """Return a value of a metric with the sign at which larger is better.
+    """Return a metric's value, negated if smaller values are better, so that larger is better.
 
     A value that is not finite gives -inf.
+
+    Args:
+        name: Full name of the metric.
+        value: Value of the metric.
     """
     if not math.isfinite(value):
         return -math.inf
@@ -315,7 +323,7 @@ def score(name: str, value: float) -> float:
 
 
 def find_baseline(name: str) -> Baseline | None:
-    """Return the row of a baseline's full name, or None for a metric."""
+    """Return the description of the baseline with a full name, or None for any other name."""
     last = _last(name)
     plugin_rows = _plugin_rows.get()
     if plugin_rows.get(last) is None:

@@ -112,10 +112,11 @@ class FeatureFolder:
                 cannot be read.
         """
         accelerator = self.accelerator
-        # rank 0 reads the splits before the other processes, and prints what it finds
+        # Rank 0 reads the splits first, so that the other processes find the prepared files
         self.splits = on_main(accelerator, self._load_splits) or self._load_splits()
         texts, data = self.options.query or [], self.recipe.data
-        queries = on_main(  # before the work, so that an unreadable query costs no time
+        # Before the work, so that an unreadable query costs no time
+        queries = on_main(
             accelerator, lambda: [nearest_images.read_query(text, data) for text in texts]
         )
         self.session.hold(self.output.hold())

@@ -100,10 +100,13 @@ class Session:
 
 @contextmanager
 def session(run: Run) -> Iterator[Session]:
-    """Start the process group of a run.
+    """Start the processes of a run, and end the run's resources with the body.
 
     compute.precision=auto becomes the precision of the machine. If a process does not arrive within
     compute.patience, all processes are ended.
+
+    Args:
+        run: The run, or a folder of features.
 
     Raises:
         UserError: The processes do not suit the recipe, a file cannot be read or written, or memory

@@ -302,7 +302,12 @@ def _stop(job: TrainingJob, where: str, saved: int) -> None:
 
 
 def _check_first_features(job: TrainingJob, callbacks: loop.Callbacks) -> None:
-    """Write a row with the collapse measures of the initial weights, for later comparison."""
+    """Write a row with the collapse measures of the initial weights, for later comparison.
+
+    Args:
+        job: Run that begins.
+        callbacks: Receive the row.
+    """
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)

@@ -73,11 +73,13 @@ def _exchange(unfinished: Path, path: Path, written: Collection[str]) -> None:
 
 
 def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """Return the unfinished files and folders that processes write or that killed processes left.
+    """Return the unfinished files and folders in a folder.
+
+    A process is writing them, or a killed process has left them.
 
     Args:
         folder: Folder to look in.
-        names: Pattern that matches the final names of the files and folders.
+        names: Pattern of the names that the files and folders have when they are finished.
     """
     unfinished = []
     with suppress(OSError), os.scandir(folder) as entries:

@@ -239,6 +239,11 @@ def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of a Weights & Biases run, offline unless WANDB_MODE is set.
 
     `wandb sync` joins the parts with the same id.
+
+    Args:
+        folder: Folder to write to.
+        label: Name of the run.
+        before: Identifier from an earlier start of the run, or None.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_CONSOLE", "off")  # wandb would replace the standard streams
@@ -260,19 +265,24 @@ def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of an MLflow run.
 
     The run is in a local database unless MLFLOW_TRACKING_URI names a server.
+
+    Args:
+        folder: Folder to write to.
+        label: Name of the run.
+        before: Identifier from an earlier start of the run, or None.
     """
     import mlflow
 
-    # set_tracking_uri also sets the variable, which may hold the place of an earlier run
+    # set_tracking_uri also sets the variable, which may hold the database of an earlier run
     address = os.environ.get("MLFLOW_TRACKING_URI")
     files = None
-    if address is None or address in _mlflow_places:
-        place = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
+    if address is None or address in _mlflow_databases:
+        database = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
         files = (folder / "mlflow").as_uri()
-        _mlflow_places.add(place)
-        mlflow.set_tracking_uri(place)
+        _mlflow_databases.add(database)
+        mlflow.set_tracking_uri(database)
     return {"run_id": before, "run_name": None if before else label, "logging_dir": files}
 
 
-_mlflow_places: set[str] = set()
+_mlflow_databases: set[str] = set()
 OPENERS = {"wandb": _wandb, "trackio": _trackio, "mlflow": _mlflow}
