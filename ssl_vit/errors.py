@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from .formatting import format_count
-
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 MOST_CHOICES = 30  # the most choices that an error lists
 MOST_PRINTED = 2000  # the most characters of an error text
@@ -58,9 +56,10 @@ class NonFiniteError(UserError):
             count: Number of images with such an output.
             images: Number of all images.
         """
+        noun = "image" if images == 1 else "images"
         return cls(
-            f"{network}: the output for {count:,} of {format_count(images, 'images')} is not "
-            "finite (NaN or infinite). Use weights of another run or checkpoint."
+            f"{network}: the output for {count:,} of {images:,} {noun} is not finite (NaN or "
+            "infinite). Use weights of another run or checkpoint."
         )
 
 
