@@ -38,9 +38,8 @@ class Callbacks:
             try:
                 notify(callback)
             except Exception as error:
-                self.callbacks.remove(
-                    callback
-                )  # before the warning, which the failed callback would get too
+                # Remove the callback before the warning, which it would get, too
+                self.callbacks.remove(callback)
                 self.warn(f"{callback} failed and is no longer used: {error!r}")
 
     def add(self, callback: Callback) -> None:

@@ -49,9 +49,18 @@ class NonFiniteError(UserError):
 
     @classmethod
     def of(cls, network: str, count: int, images: int) -> "NonFiniteError":
-        """Return the error for `count` of `images` images with infinite or NaN output."""
-        of = f"{count:,} of {images:,} image{'s' * (images != 1)}"
-        return cls(f"{network}: the output for {of} {NOT_FINITE}")
+        """Return the error for a network whose output is infinite or NaN for some images.
+
+        Args:
+            network: Name of the network, with which the message begins.
+            count: Number of images with such an output.
+            images: Number of all images.
+        """
+        noun = "image" if images == 1 else "images"
+        return cls(
+            f"{network}: the output for {count:,} of {images:,} {noun} is not finite (NaN or "
+            "infinite). Use weights of another run or checkpoint."
+        )
 
 
 class LostError(UserError):
@@ -64,33 +73,39 @@ class LostError(UserError):
 
 
 def suggest(word: str, choices: Iterable[str]) -> str:
-    """Return the end of an error: the nearest known name or, if none is near, the choices.
+    """Return "did you mean NAME?" with the nearest known name, or "choices: NAME, NAME".
 
     Many choices are shortened to folders: paper/... instead of paper/mpp_b16.
+
+    Args:
+        word: Name that the user has typed.
+        choices: Known names.
     """
     choices = list(choices)
-    if near := difflib.get_close_matches(word, choices, n=1):
-        return f"did you mean {near[0]}?"
+    nearest = difflib.get_close_matches(word, choices, n=1)
+    if nearest:
+        return f"did you mean {nearest[0]}?"
     if len(choices) > MOST_CHOICES:
-        folded = [re.sub("/.*", "/...", name) for name in choices]
-        choices = list(dict.fromkeys(folded))
+        folders = [re.sub("/.*", "/...", name) for name in choices]
+        choices = list(dict.fromkeys(folders))
     listed = choices[:MOST_CHOICES]
-    rest = [f"{len(choices) - len(listed)} others"] if len(choices) > len(listed) else []
-    return f"choices: {', '.join(listed + rest)}"
+    if len(choices) > MOST_CHOICES:
+        listed.append(f"{len(choices) - MOST_CHOICES} others")
+    return f"choices: {', '.join(listed)}"
 
 
 def describe_shortage(error: BaseException, sizes: str = "") -> str:
-    """Describe the used-up resource of the machine and a remedy, or return "".
+    """Describe which resource of the machine is used up and what to do, or return "".
 
     Args:
-        error: The error.
-        sizes: The options that take memory, named if memory is used up.
+        error: The error, which may have another cause.
+        sizes: The options that take memory, with which a message about memory begins.
     """
     if has_too_many_files(error):
         return too_many_files()
     if isinstance(error, MemoryError) or _says(error, MEMORY_TEXTS):
-        start = f"{sizes}: " if sizes else ""
-        return f"{start}not enough memory. Use a smaller network, data.size= or compute.batch=."
+        message = "not enough memory. Use a smaller network, data.size= or compute.batch=."
+        return f"{sizes}: {message}" if sizes else message
     return ""
 
 
@@ -101,9 +116,11 @@ def has_too_many_files(error: BaseException) -> bool:
 
 def too_many_files() -> str:
     """Return the line about too many open files."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    remedy = "Type `ulimit -n 4096` before the command, or use compute.workers=0."
-    return f"too many open files: this process may open {limit:,}. {remedy}"
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"too many open files: this process may open {limit:,}. "
+        "Type `ulimit -n 4096` before the command, or use compute.workers=0."
+    )
 
 
 def _says(error: BaseException, texts: Iterable[str]) -> bool:
@@ -112,16 +129,16 @@ def _says(error: BaseException, texts: Iterable[str]) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of an error's text.
+    """Return "CLASS: MESSAGE" for an error, in a line, or the message alone for a UserError.
 
-    For an error raised in a data worker, which arrives inside a traceback's text, return the last
-    line.
+    The text of an error from a data worker is a whole traceback, whose last line is the message.
     """
-    lines = str(error).strip().splitlines() or [""]
-    text = lines[-1 if "Traceback (most recent call last)" in str(error) else 0].removeprefix(
-        "ssl_vit.errors.UserError: "
-    )
-    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+    text = str(error)
+    lines = text.strip().splitlines() or [""]
+    has_traceback = "Traceback (most recent call last)" in text
+    message = lines[-1] if has_traceback else lines[0]
+    message = message.removeprefix("ssl_vit.errors.UserError: ")
+    return message if isinstance(error, UserError) else f"{type(error).__name__}: {message}"
 
 
 def reason(error: BaseException) -> str:
@@ -135,35 +152,41 @@ def printable(text: str) -> str:
     Control characters and halves of characters are escaped, and the middle of a long text is left
     out.
     """
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    escaped = "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
     half = MOST_PRINTED // 2
-    return shown if len(shown) <= MOST_PRINTED else f"{shown[:half]} ... {shown[-half:]}"
+    return escaped if len(escaped) <= MOST_PRINTED else f"{escaped[:half]} ... {escaped[-half:]}"
 
 
 def _line(error: BaseException) -> str:
-    """Return what a user has to know of an error, or "" to let the error pass.
+    """Return the line to print for a known error, or "" for any other error.
 
     Known errors are UserError and errors of a disk, of memory or of open files.
     """
     if isinstance(error, UserError):
         return one_line(error)
     if isinstance(error, OSError) and error.errno in DISK:
-        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return f"{place}{error.strerror}"
+        if error.filename is None:
+            return str(error.strerror)
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return describe_shortage(error)
 
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print a known error in a single line, and exit with the error's status or 130.
+    """Print a known error of the body in a single line, and exit with the error's status.
 
-    An interrupt exits with 130. Known errors are UserError and errors of a disk, of memory or of
-    open files. Rank 0 prints. With `everywhere` each rank prints its own errors, but not errors
-    that another rank reported (ReportedError).
+    Known errors are UserError and errors of a disk, of memory or of open files. All other errors
+    pass. An interrupt exits with status 130.
+
+    Args:
+        everywhere: Whether each rank prints its errors, except errors that another rank has
+            reported (ReportedError). By default, only rank 0 prints.
     """
     try:
         yield
-        # an error of a full disk may come only now, and would go unreported at the end
+        # An error of a full disk may come only now, and would go unreported at the end
         sys.stdout.flush()
     except BrokenPipeError:
         _flush()

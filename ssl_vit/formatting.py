@@ -43,7 +43,7 @@ def text_line(text: Any) -> str:
 
 
 def figure_label(text: Any) -> str:
-    """Return text that matplotlib shows unchanged as a label.
+    """Escape text so that matplotlib shows the text unchanged as a label.
 
     matplotlib reads text between dollars as a formula, and hides a label that starts with an
     underscore.
@@ -62,7 +62,8 @@ def escape_markdown(text: Any) -> str:
 def escape_opening(text: Any) -> str:
     """Return text escaped for the start of a paragraph, a list item or a heading in Markdown."""
     escaped = escape_markdown(text)
-    if number := re.match(r"\d+(?=[.)](\s|$))", escaped):
+    number = re.match(r"\d+(?=[.)](\s|$))", escaped)  # begins a numbered list
+    if number:
         return f"{number[0]}\\{escaped[number.end() :]}"
     return f"\\{escaped}" if OPENING.match(escaped) else escaped
 
@@ -77,7 +78,8 @@ def inline_code(text: Any) -> str:
 
 def code_block(lines: list[str], language: str) -> str:
     """Return a Markdown code block with a fence longer than any fence in the code."""
-    longest = max((len(run) for text in lines for run in re.findall(r"`+", text)), default=0)
+    fences = re.findall(r"`+", "\n".join(lines))
+    longest = max(map(len, fences), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
 
@@ -85,10 +87,11 @@ def code_block(lines: list[str], language: str) -> str:
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a plain-text table with two blanks between columns."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in (head, *rows)
-    ]
+    lines = []
+    for row in (head, *rows):
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def markdown_table(
@@ -161,9 +164,8 @@ def process_environment() -> dict[str, str]:
     """
     if INSTALLED:
         return dict(os.environ)
-    before = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(ROOT), *([before] if before else [])])
-    return os.environ | {"PYTHONPATH": path}
+    folders = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def option_text(value: Any) -> str:
@@ -185,7 +187,7 @@ def format_value(value: Any) -> str:
     if not isinstance(value, float):
         return option_text(value)
     short = f"{value:g}"
-    # two different values must not look the same
+    # Two different values must not look the same
     return short if float(short) == value else repr(value)
 
 
@@ -267,9 +269,10 @@ def format_count(count: int, things: str) -> str:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    """Return the first NAMED names, such as "a, b, c, d and 3 more"."""
+    listed = ", ".join(names[:NAMED])
+    num_unlisted = len(names) - NAMED
+    return f"{listed} and {num_unlisted:,} more" if num_unlisted > 0 else listed
 
 
 def format_image_count(count: int) -> str:
@@ -277,7 +280,7 @@ def format_image_count(count: int) -> str:
 
 
 def copies_text(copies: Any) -> str:
-    """Return a text that follows a number of images and says how many of them are distinct.
+    """Return the text ", 40 distinct, 3 with several labels", which follows a number of images.
 
     Args:
         copies: Counts of distinct and relabelled images, a `Copies`. None if all images are
@@ -285,12 +288,13 @@ def copies_text(copies: Any) -> str:
     """
     if copies is None:
         return ""
-    text = f", {copies.distinct:,} distinct"
-    return text + (f", {copies.relabelled:,} with several labels" if copies.relabelled else "")
+    if not copies.relabelled:
+        return f", {copies.distinct:,} distinct"
+    return f", {copies.distinct:,} distinct, {copies.relabelled:,} with several labels"
 
 
 def format_held_out(measured_on: Mapping[str, int] | None) -> str:
-    """Return "held-out images", after their number if it is known.
+    """Return "50 held-out images", or "held-out images" if their number is not known.
 
     Args:
         measured_on: `{split: number of images}`, or None for runs that did not record the numbers.
@@ -305,40 +309,46 @@ def few_images(
     remedy: str = "",
     group: str | None = None,
 ) -> list[str]:
-    """Return cautions about results on few images.
-
-    There is a caution for each split with fewer than FEW_IMAGES measured images, and a caution for
-    images that lie in groups.
+    """Return warnings for each split with fewer than FEW_IMAGES images, and for images in groups.
 
     Args:
-        measured_on: `{split: number of images}`, as in environment.json.
+        measured_on: `{split: number of measured images}`, as in environment.json.
         chosen: What is chosen on images outside of the test split, in words.
         remedy: Option that would hold out more images for these choices, or an empty text.
         group: data.group of the images, or None.
     """
     warnings = []
     if group is not None:
-        text = (
-            "intervals assume independent images and are too narrow if images of a group are alike"
+        warnings.append(
+            f"data.group={group}: intervals assume independent images and are too narrow if images "
+            "of a group are alike"
         )
-        warnings.append(f"data.group={group}: {text}")
     for split, count in measured_on.items():
         if count < FEW_IMAGES:
-            text = f"{SPLIT_NAMES.get(split, split)} images: {count}. An accuracy on fewer than"
-            text += f" {FEW_IMAGES} images is uncertain by 10 points or more"
+            sentences = [
+                f"{SPLIT_NAMES.get(split, split)} images: {count}",
+                f"An accuracy on fewer than {FEW_IMAGES} images is uncertain by 10 points or more",
+            ]
             if chosen and split != "test":
-                text += f". The choice of {' and '.join(chosen)} depends on these images"
+                sentences.append(f"The choice of {' and '.join(chosen)} depends on these images")
             if remedy and split == "validation":
-                text += f". To hold out more images, use {remedy}"
-            warnings.append(text)
+                sentences.append(f"To hold out more images, use {remedy}")
+            warnings.append(". ".join(sentences))
     return warnings
 
 
 def sharding_text(facts: Mapping[str, Any]) -> str:
-    """Return how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)"."""
+    """Return how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)".
+
+    Args:
+        facts: Record `sharding` of environment.json, with the keys "strategy" and "machines" and,
+            for ZeRO, the version "deepspeed".
+    """
     if facts["strategy"] == "none":
         return "not sharded"
-    details = [f"DeepSpeed {facts['deepspeed']}"] if "deepspeed" in facts else []
+    details = []
+    if "deepspeed" in facts:
+        details.append(f"DeepSpeed {facts['deepspeed']}")
     if facts["machines"] > 1:
         details.append(f"{facts['machines']} machines")
     return f"{facts['strategy']} ({', '.join(details)})" if details else facts["strategy"]

@@ -122,18 +122,21 @@ _baselines: dict[str, Baseline] = {}
 # Rows of plugins, by name, which are looked up before rows of the package; None if plugins disagree
 # on a name
 NO_ROWS: Mapping[str, Row | None] = MappingProxyType({})
-_scope: ContextVar[Mapping[str, Row | None]] = ContextVar("rows of plugins", default=NO_ROWS)
+_plugin_rows: ContextVar[Mapping[str, Row | None]] = ContextVar("rows of plugins", default=NO_ROWS)
 
 
 def register(*rows: Row) -> None:
-    """Add rows to the rows of the package. Adding the same row twice is no error.
+    """Register metrics and baselines of the package. The same row may be registered twice.
+
+    Args:
+        *rows: Descriptions of the metrics and baselines.
 
     Raises:
         ValueError: Another row has the same name.
     """
     for row in rows:
-        before = _metrics.get(row.name) or _baselines.get(row.name)
-        if before not in (None, row):
+        registered = {**_baselines, **_metrics}.get(row.name, row)
+        if registered != row:
             raise ValueError(
                 f"{row.name}: another metric or baseline has this name. Choose another name."
             )
@@ -147,8 +150,8 @@ def register(*rows: Row) -> None:
 def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
     """Let the rows of plugins take precedence over the package's rows while the body runs.
 
-    If two runs declare different rows of the same name, the name has no row, because the row of one
-    run would be wrong for the other.
+    If two runs declare different rows of the same name, the name has no row, because the row of the
+    first run would be wrong for the second.
 
     Args:
         runs: For each run, the rows of its metrics and baselines (`rows_of_run`).
@@ -158,17 +161,17 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
         for row in rows:
             is_agreed = rows_by_name.get(row.name, row) == row
             rows_by_name[row.name] = row if is_agreed else None
-    token = _scope.set(rows_by_name)
+    token = _plugin_rows.set(rows_by_name)
     try:
         yield
     finally:
-        _scope.reset(token)
+        _plugin_rows.reset(token)
 
 
 def rows_of_run(declared: Sequence[Row], measured: Iterable[str]) -> list[Row]:
     """Return the rows of a run's metrics and baselines, from its plugin and from the package.
 
-    `use_plugin_rows` needs both to see whether two runs mean different things by the same name.
+    With the rows of both, `use_plugin_rows` finds names that mean different things in two runs.
 
     Args:
         declared: Rows that the run's plugin declares.
@@ -176,20 +179,23 @@ def rows_of_run(declared: Sequence[Row], measured: Iterable[str]) -> list[Row]:
     """
     names = sorted({_last(name) for name in measured} - {row.name for row in declared})
     metrics = [_metrics[name] for name in names if name in _metrics]
-    return [*declared, *metrics, *(_baselines[name] for name in names if name in _baselines)]
+    baselines = [_baselines[name] for name in names if name in _baselines]
+    return [*declared, *metrics, *baselines]
 
 
 def all_metrics() -> list[Metric]:
-    return [row for row in {**_metrics, **_scope.get()}.values() if isinstance(row, Metric)]
+    return [row for row in {**_metrics, **_plugin_rows.get()}.values() if isinstance(row, Metric)]
 
 
 def all_baselines() -> list[Baseline]:
-    return [row for row in {**_baselines, **_scope.get()}.values() if isinstance(row, Baseline)]
+    return [
+        row for row in {**_baselines, **_plugin_rows.get()}.values() if isinstance(row, Baseline)
+    ]
 
 
 def _metric(name: str) -> Metric | None:
     """Return the metric with exactly this name, or None."""
-    row = _scope.get().get(name, _metrics.get(name))
+    row = _plugin_rows.get().get(name, _metrics.get(name))
     return row if isinstance(row, Metric) else None
 
 
@@ -203,10 +209,11 @@ def main_metrics() -> list[str]:
 
 
 def _name_for_rank(name: str) -> str:
-    """Return the name in `MAIN` or `PROBES` that stands for a measure, or else its own name.
+    """Return the name under which `MAIN` and `PROBES` list a measure, if they list the measure.
 
-    A few-shot accuracy of any number of shots counts as `few_shot_5`. A probe in a training run
-    (`probe_knn`) counts as the probe (`knn`).
+    A few-shot accuracy of any number of shots is listed as `few_shot_5`, and a probe in a training
+    run (`probe_knn`) as the probe (`knn`). Any other name is returned without the part of a joint
+    objective.
     """
     if is_few_shot(name):
         return "few_shot_5"
@@ -224,9 +231,10 @@ def measure_rank(name: str) -> float:
     if measure not in MAIN:
         return len(MAIN)
     rank = MAIN.index(measure)
-    shots = name.rpartition("_")[2] if is_few_shot(name) else ""
-    # a fraction below 1 orders the numbers of shots, before the next measure
-    return rank + 1 / (1 + int(shots)) if shots.isdecimal() else rank
+    shots = name.rpartition("_")[2]
+    if is_few_shot(name) and shots.isdecimal():
+        return rank + 1 / (1 + int(shots))  # before the rank of the next measure
+    return rank
 
 
 def is_few_shot(name: str) -> bool:
@@ -252,10 +260,10 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _find(name: str) -> Metric | None:
-    """Return the row of a metric, or None.
+    """Return the description of a metric, or None if no row describes the metric.
 
-    `accuracy_masked` gets the row of `accuracy`, `probe_knn` the row of `knn`, and `few_shot_7` the
-    row of `few_shot_*`, each with the longer name.
+    `accuracy_masked` is described by the row `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by
+    `few_shot_*`. The returned description has the longer name.
 
     Args:
         name: Name of the metric without the part of a joint objective before the slash.
@@ -266,21 +274,24 @@ def _find(name: str) -> Metric | None:
     stem, _, kind = name.rpartition("_")
     row = _metric(stem) if kind in KINDS else None
     if row:
-        return replace(row, name=name, label=row.label and f"{row.label} {kind}")
+        label = f"{row.label} {kind}" if row.label else ""
+        return replace(row, name=name, label=label)
     row = _find(name.removeprefix(PROBED)) if name.startswith(PROBED) else None
     if row:
         return replace(row, name=name, label=row.words)
     for row in all_metrics():
-        if row.name.endswith("*") and name.startswith(row.name[:-1]):
-            rest = name.removeprefix(row.name[:-1]).replace("_", " ")
+        prefix = row.name.removesuffix("*")
+        if row.name != prefix and name.startswith(prefix):
+            rest = name.removeprefix(prefix).replace("_", " ")
             return replace(row, name=name, label=row.label.replace("*", rest))
     return None
 
 
 def find_metric(name: str) -> Metric:
-    """Return the row of a full name, such as `mpp/loss`.
+    """Return the description of the metric with a full name, such as `mpp/loss`.
 
-    Without a row, a name that starts with "loss" counts as a loss, and any other name as a number.
+    If no row describes the metric, a name that starts with "loss" counts as a loss, and any other
+    name as a number.
     """
     last = _last(name)
     is_loss = last.startswith("loss")
@@ -298,9 +309,13 @@ def has_direction(name: str) -> bool:
 
 
 def score(name: str, value: float) -> float:
-    """Return a value of a metric with the sign at which larger is better.
+    """Return a metric's value, negated if smaller values are better, so that larger is better.
 
     A value that is not finite gives -inf.
+
+    Args:
+        name: Full name of the metric.
+        value: Value of the metric.
     """
     if not math.isfinite(value):
         return -math.inf
@@ -308,14 +323,15 @@ def score(name: str, value: float) -> float:
 
 
 def find_baseline(name: str) -> Baseline | None:
-    """Return the row of a baseline's full name, or None for a metric."""
+    """Return the description of the baseline with a full name, or None for any other name."""
     last = _last(name)
-    row = _scope.get().get(last)
-    if row is None:
-        for start, called in PROBE_BASELINES.items():
-            if last.startswith(start):
-                return Baseline(last, called, (last.removeprefix(start),))
-        row = None if last in _scope.get() else _baselines.get(last)
+    plugin_rows = _plugin_rows.get()
+    if plugin_rows.get(last) is None:
+        for prefix, called in PROBE_BASELINES.items():
+            if last.startswith(prefix):
+                return Baseline(last, called, (last.removeprefix(prefix),))
+    # A name on which plugins disagree has the row None, and the package's row does not count
+    row = plugin_rows.get(last, _baselines.get(last))
     return row if isinstance(row, Baseline) else None
 
 
@@ -325,9 +341,9 @@ def is_model_metric(name: str) -> bool:
 
 
 def metric_label(name: str) -> str:
-    """Return a full name for readers."""
-    before = name.removesuffix(_last(name))
-    return before.replace("_", " ") + find_metric(name).words
+    """Return a full name, such as `mpp/loss`, for readers."""
+    part = name.removesuffix(_last(name))  # part of a joint objective, with the slash
+    return part.replace("_", " ") + find_metric(name).words
 
 
 def is_shown_otherwise(name: str, names: Container[str]) -> bool:
@@ -341,35 +357,41 @@ def is_shown_otherwise(name: str, names: Container[str]) -> bool:
         names: Full names of all measured metrics.
     """
     row = find_metric(name)
-    return bool(row.kind) if row.unit == LOSS else f"{name}_{MASKED}" in names
+    if row.unit == LOSS:
+        return row.kind != ""
+    return f"{name}_{MASKED}" in names
 
 
 def compared_with(baseline: str, names: Container[str]) -> str | None:
     """Return the full name of the measured metric that a baseline is compared with, or None.
 
     In joint training, a metric of the baseline's objective comes before a metric of the sum. If the
-    metric was also measured on masked patches alone, that metric is returned, because baselines are
-    measured on masked patches.
+    metric was also measured on masked patches alone, the name of that measurement is returned,
+    because baselines are measured on masked patches.
 
     Args:
         baseline: Full name of the baseline.
         names: Full names of the measured metrics.
     """
-    row, part = find_baseline(baseline), baseline.removesuffix(_last(baseline))
-    for metric in row.compared_with if row else ():
+    row = find_baseline(baseline)
+    if row is None:
+        return None
+    part = baseline.removesuffix(_last(baseline))  # part of a joint objective, with the slash
+    for metric in row.compared_with:
         for name in (part + metric, metric):
             if name in names:
-                masked = f"{name}_{MASKED}"
-                return masked if masked in names else name
+                masked_name = f"{name}_{MASKED}"
+                return masked_name if masked_name in names else name
     return None
 
 
 def format_metrics(
     values: Mapping[str, float], baselines: Mapping[str, float] | None = None
 ) -> str:
-    """Return the metrics among `values` that have a row, as text.
+    """Return a text of metrics with their values: "accuracy 81.2% (to beat 50.0%), loss 0.5000".
 
-    A metric that was measured by kind of patch is shown by kind of patch only.
+    Metrics without a row are left out. A metric that was measured by kind of patch is shown by kind
+    of patch only.
 
     Args:
         values: `{full name: value}`. In joint training, names are like mpp/loss.
@@ -391,24 +413,25 @@ def format_metrics(
 def _format_metric(name: str, value: float, baselines: list[float]) -> str:
     """Return a metric with its label and the best of its baselines, as text."""
     row = find_metric(name)
-    text = f"{metric_label(name)} {row.text(value)}"
     if not baselines:
-        return text
+        return f"{metric_label(name)} {row.text(value)}"
     best = max(baselines) if row.higher else min(baselines)
-    return f"{text} (to beat {row.text(best)})"
+    return f"{metric_label(name)} {row.text(value)} (to beat {row.text(best)})"
 
 
 def format_baselines(values: Mapping[str, float]) -> str:
-    """Return the baselines among `values` as text: the metric, its value and what is predicted.
+    """Return a text of baselines with their values: "accuracy 50.0% (the commonest class)".
 
     Args:
-        values: `{full name: value}`. In joint training, names are like mpp/entropy.
+        values: `{full name: value}`. In joint training, names are like mpp/entropy. Names that
+            belong to no baseline are left out.
     """
     texts = []
     for name, value in values.items():
         row = find_baseline(name)
         if row:
-            part, metric = name.removesuffix(_last(name)), find_metric(row.compared_with[0])
+            part = name.removesuffix(_last(name))  # part of a joint objective, with the slash
+            metric = find_metric(row.compared_with[0])
             texts.append(f"{part}{metric.words} {metric.text(value)} ({row.called})")
     return ", ".join(texts)
 

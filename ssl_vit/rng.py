@@ -32,7 +32,9 @@ def _mix(x: Any) -> Any:
 def bits(key: Any, slot: Any) -> Any:
     """Return 64 random bits as int64 for each (key, slot), with broadcasting.
 
-    The bits are output number `slot` of splitmix64 started at `key`.
+    Args:
+        key: Start of splitmix64, int64.
+        slot: Number of the output of splitmix64, from 0.
     """
     if isinstance(slot, int):  # Python's integers do not wrap around
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
@@ -84,21 +86,30 @@ def top_bits(value: Any, n: int) -> Any:
 
 
 def integers(key: Any, slot: Any, n: Any) -> Any:
-    """Return uniform integers 0 to n-1 for 0 < n < 2^31.
+    """Return uniform integers 0 to n-1 for 0 < n < 2^31, for each (key, slot).
 
-    They come from multiply and shift; the bias is below n / 2^31.
+    31 random bits are multiplied by n and shifted. The bias of the integers is below n / 2^31.
     """
     return (_shift(bits(key, slot), 33) * n) >> 31
 
 
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
-    """Return the image of each position 0 to n-1 under the permutation that `key` selects.
+    """Apply a random permutation of 0 to n-1, which `key` selects, to positions.
 
-    NumPy only, with O(1) memory in n. Up to SORTED items are sorted by (hash, index): all orders
+    The memory does not grow with n. Up to SORTED items are sorted by (hash, index), so all orders
     are equally likely. Larger n use a balanced Feistel network over the next power of four, applied
     again while the value is not below n (cycle walking: Black and Rogaway, 2002). On small domains
-    that network is biased (visibly below 20 items), and at powers of four its permutations are
-    always even.
+    the network is biased (visibly below 20 items), and at powers of four all of its permutations
+    are even.
+
+    Args:
+        position: Positions from 0 to n-1, an integer or integer array.
+        n: Number of items.
+        key: Random key for each position, or a single key. Only NumPy, no tensors.
+        rounds: Rounds of the Feistel network.
+
+    Returns:
+        The item at each position, int64.
     """
     x, key = np.broadcast_arrays(
         np.atleast_1d(np.asarray(position, np.int64)), np.asarray(key, np.int64)
@@ -108,21 +119,23 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
     half = ((n - 1).bit_length() + 1) // 2
     mask = (1 << half) - 1
 
-    def once(x: np.ndarray, key: np.ndarray) -> np.ndarray:
+    def feistel(x: np.ndarray, key: np.ndarray) -> np.ndarray:
         left = x >> half
         right = x & mask
         for r in range(rounds):
             left, right = right, left ^ (bits(key, right * rounds + r) & mask)
         return (left << half) | right
 
-    x = once(x, key)
-    while len((outside := np.nonzero(x >= n))[0]):
-        x[outside] = once(x[outside], key[outside])
+    x = feistel(x, key)
+    while (x >= n).any():
+        outside = x >= n
+        x[outside] = feistel(x[outside], key[outside])
     return x
 
 
 def _sorted(position: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
     """Return the items at these positions when 0 to n-1 are sorted by (hash, index)."""
-    keys, which = np.unique(key, return_inverse=True)  # an epoch's positions share one
-    order = np.argsort(bits(stream(keys, "permute")[:, None], np.arange(n)), axis=1, kind="stable")
-    return order[which.reshape(position.shape), position]
+    keys, key_index = np.unique(key, return_inverse=True)  # all positions of an epoch share a key
+    hashes = bits(stream(keys, "permute")[:, None], np.arange(n))
+    order = np.argsort(hashes, axis=1, kind="stable")
+    return order[key_index.reshape(position.shape), position]

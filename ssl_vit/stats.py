@@ -69,7 +69,7 @@ def t_factor(n: int, family: int = 1) -> float:
 
     Args:
         n: Number of values, at least 2.
-        family: Number of intervals that together hold with 95%.
+        family: Number of intervals that together cover their means with a probability of 95%.
     """
     return float(special.stdtrit(n - 1, 1 - TAIL / family))
 
@@ -141,6 +141,9 @@ def paired_difference(
         difference_M: Differences from -1 to 1, shape (M,). For two encoders on the same image: 1 if
             only the first is right, -1 if only the second is right.
         effective: The `effective_number` if the split has copies of images.
+
+    Returns:
+        The mean of the differences, and the 95% interval.
     """
     n = len(difference_M) if effective is None else effective
     weight = n / len(difference_M)
@@ -155,8 +158,9 @@ def paired_difference(
 def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
     """Widen an interval over test images so that it also covers the draws of few-shot images.
 
-    On each side, the squares of the distances to the end over images and to the end of Student's t
-    over draws are added (Zou and Donner, 2008). If all draws agree, the interval stays the same.
+    On each side of the mean, the interval over images and Student's t interval over draws reach to
+    two distances. The new distance is the root of the sum of their squares (Zou and Donner, 2008).
+    If all draws agree, the interval stays the same.
 
     Args:
         value_T: Accuracy, or difference of two accuracies, of each draw on all test images, shape
@@ -180,13 +184,15 @@ def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 
 def sum_copies(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Add up the rows of images that have the same content.
 
+    If all contents are distinct, the table is returned unchanged.
+
     Args:
         table_MK: K numbers of each image.
-        content_M: Number that identifies the content of each image. If None, all are distinct.
+        content_M: Number that identifies the content of each image. None: all contents are
+            distinct.
 
     Returns:
-        The sums (C, K) and the number of copies of each content (C,). If all contents are distinct,
-            the table is returned unchanged.
+        The sums (C, K), and the number of copies of each content, int64 (C,).
     """
     if content_M is not None:
         _, index_M, copies_C = np.unique(content_M, return_inverse=True, return_counts=True)
@@ -198,8 +204,8 @@ def sum_copies(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.n
 
 
 def resampled_difference(
-    one_MK: np.ndarray,
-    other_MK: np.ndarray,
+    first_MK: np.ndarray,
+    second_MK: np.ndarray,
     score: Callable[[np.ndarray], np.ndarray],
     resamples: int = 2000,
     seed: int = 0,
@@ -211,20 +217,21 @@ def resampled_difference(
     percentiles (Efron, 1979).
 
     Args:
-        one_MK: K numbers of each image for the first score, shape (M, K).
-        other_MK: K numbers of each image for the second score, shape (M, K).
+        first_MK: K numbers of each image for the first score, shape (M, K).
+        second_MK: K numbers of each image for the second score, shape (M, K).
         score: Function from sums over images (B, K) to scores (B,).
         resamples: Number of resamples.
         seed: Seed of the generator. The same numbers give the same interval.
         content_M: See `sum_copies`. Copies of an image are resampled together.
     """
-    one_CK, other_CK = (sum_copies(each, content_M)[0] for each in (one_MK, other_MK))
-    contents = len(one_CK)
+    first_CK, _ = sum_copies(first_MK, content_M)
+    second_CK, _ = sum_copies(second_MK, content_M)
+    contents = len(first_CK)
     generator = np.random.default_rng(seed)
     differences = []
     for draws in _blocks(resamples, max(1, ENTRIES // contents)):
         count_BC = generator.multinomial(contents, np.full(contents, 1 / contents), draws)
-        differences.append(score(count_BC @ one_CK) - score(count_BC @ other_CK))
+        differences.append(score(count_BC @ first_CK) - score(count_BC @ second_CK))
     low, high = np.nanquantile(np.concatenate(differences), [TAIL, 1 - TAIL])
     return Interval(float(low), float(high))
 
@@ -284,5 +291,5 @@ def resampled_interval(
 
 
 def _blocks(total: int, size: int) -> list[int]:
-    """Return the sizes of blocks that add up to a total, each at most `size`."""
+    """Divide a total into blocks of at most `size`, and return the sizes of the blocks."""
     return [min(size, total - start) for start in range(0, total, size)]

@@ -67,7 +67,8 @@ _BYTES: dict[tuple[str, bool], float] = {}
 def compute_network_cost(recipe: Recipe) -> NetworkCost:
     """Count the parameters and multiply-adds of a recipe's network.
 
-    The result is stored, so that recipes with equal networks and batches are counted once.
+    A deep network is counted with few blocks, and the counts are extrapolated. The result is kept
+    in `_WORK`, so that recipes with equal networks and batches are counted once.
     """
     key = _cache_key(recipe)
     if key not in _WORK:
@@ -92,11 +93,11 @@ def compute_network_cost(recipe: Recipe) -> NetworkCost:
 
 
 def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
-    """Return two recipes with fewer blocks if a network of the recipe is deep, or None.
+    """Return two recipes with fewer blocks, from which the costs of a deep network follow.
 
     Returns:
         For the first network with more than DEEP blocks: the number of blocks beyond FEW, the
-        recipe with FEW blocks, and the recipe with FEW + 1 blocks.
+        recipe with FEW blocks, and the recipe with FEW + 1 blocks. None if no network is deep.
     """
     for key in DEPTHS:
         group, _, _ = key.partition(".")
@@ -104,10 +105,10 @@ def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
             continue
         depth = recipe.value(key)
         if depth > DEEP:
-            few, more = (recipe.model_copy(deep=True) for _ in range(2))
-            few.set(key, FEW)
-            more.set(key, FEW + 1)
-            return depth - FEW, few, more
+            few_recipe, more_recipe = recipe.model_copy(deep=True), recipe.model_copy(deep=True)
+            few_recipe.set(key, FEW)
+            more_recipe.set(key, FEW + 1)
+            return depth - FEW, few_recipe, more_recipe
     return None
 
 
@@ -119,7 +120,9 @@ def _extrapolate(few: N, more: N, blocks: int) -> N:
         more: Count with FEW + 1 blocks, or None if unknown.
         blocks: Number of blocks beyond FEW.
     """
-    return few if few is None or more is None else few + blocks * (more - few)
+    if few is None or more is None:
+        return few
+    return few + blocks * (more - few)
 
 
 def _cache_key(recipe: Recipe) -> str:
@@ -135,9 +138,9 @@ def _cache_key(recipe: Recipe) -> str:
 def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """Return the cost of processing images, in 10^18 floating-point operations.
 
-    A multiply-add is 2 operations. The cost of training is that of the objective's forward and
-    backward passes, the cost of an evaluation that of the encoder's forward passes. The paper
-    counts in the same way: in Table 6, 7 epochs of JFT cost 224 for B/16.
+    Training costs the forward and backward passes of the objective, and an evaluation the forward
+    passes of the encoder. A multiply-add is 2 operations. The paper counts in the same way: in
+    Table 6, 7 epochs of JFT cost 224 for B/16.
 
     Args:
         recipe: Recipe of the run or evaluation.
@@ -154,7 +157,7 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
 
 
 def training_images(data: Data, images: int | None = None) -> int | None:
-    """Return the number of images to train on: all but those for tests and held-out images.
+    """Return how many images remain for training after test and held-out images are set aside.
 
     Args:
         data: Data set, with data.test, data.validation and data.share.
@@ -167,10 +170,10 @@ def training_images(data: Data, images: int | None = None) -> int | None:
     if images is None:
         return None
     images -= _test_share(data, images)
-    if data.validation_from != "share":
-        return share_count(data.share, images - _held_out(data, images))
-    images = share_count(data.share, images)
-    return images - _held_out(data, images)
+    if data.validation_from == "share":  # images are held out from the share of data.share
+        images = share_count(data.share, images)
+        return images - _held_out(data, images)
+    return share_count(data.share, images - _held_out(data, images))
 
 
 def _held_out(data: Data, images: int) -> int:
@@ -252,7 +255,12 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
 
 
 def _float32_bytes(recipe: Recipe, fused: bool) -> float:
-    """Return `activation_bytes` in float32, before rounding."""
+    """Return how many bytes of float32 activations an image needs for the backward pass.
+
+    Args:
+        recipe: Recipe of the run.
+        fused: Whether a fused attention is used.
+    """
     key = (_cache_key(recipe), fused)
     if key not in _BYTES:
         from . import on_meta
@@ -306,13 +314,17 @@ def memory_bytes(
     counted, settings, trains = compute_network_cost(recipe), recipe.optim, recipe.trains
     weight_bytes, trained_bytes = 4 * counted.parameters, 4 * counted.trained
     moments = len(settings.optimiser.moments(settings))
-    # Number of shards of what stages 1, 2 and 3 shard: moments, gradients, weights
-    shards = {stage: processes if zero >= stage else 1 for stage in (1, 2, 3)}
     uses_buckets = trains and zero == 0 and processes > 1
-    return {  # -(-a // b) rounds up
-        "weights": -(-weight_bytes // shards[3]),
-        "gradients": trains * -(-trained_bytes // shards[2]),
-        "moments": trains * -(-moments * trained_bytes // shards[1]),
+
+    def sharded(size: int, first_stage: int) -> int:
+        """Return the bytes of a process if ZeRO shards the tensors from `first_stage` on."""
+        shards = processes if zero >= first_stage else 1
+        return -(-size // shards)  # rounded up
+
+    return {
+        "weights": sharded(weight_bytes, 3),
+        "gradients": sharded(trained_bytes, 2) if trains else 0,
+        "moments": sharded(moments * trained_bytes, 1) if trains else 0,
         "averaged": weight_bytes if trains and settings.average else 0,
         "copies": weight_bytes // 2 if recipe.compute.precision == "bfloat16" else 0,
         "buckets": trained_bytes if uses_buckets else 0,

@@ -33,6 +33,7 @@ def count_operations(recipe: Recipe) -> NetworkCost:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         encoder.eval().feature(_batch(recipe, 1).image)
     network.train()
+    # Without an objective, nothing is trained
     step_work = _count_step(network, recipe) if isinstance(network, Objective) else (None, None)
     return NetworkCost(
         _total(network.parameters()),
@@ -57,7 +58,8 @@ def activation_bytes(recipe: Recipe, fused: bool) -> float:
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused  # type: ignore[assignment]
     # The difference of two batches leaves out what does not depend on the number of images
-    smaller, larger = (_count_kept_bytes(network, recipe, size) for size in (IMAGES, 2 * IMAGES))
+    smaller = _count_kept_bytes(network, recipe, IMAGES)
+    larger = _count_kept_bytes(network, recipe, 2 * IMAGES)
     return (larger - smaller) / IMAGES
 
 
@@ -74,7 +76,12 @@ def _build(recipe: Recipe) -> Objective | Backbone:
 
 
 def _batch(recipe: Recipe, size: int) -> Batch:
-    """Build a batch of `size` training images on the meta device, with the views of the recipe."""
+    """Build a batch of training images on the meta device, with the views of the recipe.
+
+    Args:
+        recipe: Recipe with the images and the objective.
+        size: Number of images.
+    """
     data, compared = recipe.data, compared_views(recipe)
     dtype = pixel_type(data)
 
@@ -106,6 +113,10 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
 def _count_step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
     """Count the multiply-adds of a training step, per image.
 
+    Args:
+        network: The objective, on the meta device.
+        recipe: Recipe of the run, with the size of the batch.
+
     Returns:
         Multiply-adds of the forward pass, and of the forward and backward pass. If the objective
         needs the values of pixels, which the meta device does not have: None, None and the error
@@ -124,14 +135,18 @@ def _count_step(network: Objective, recipe: Recipe) -> tuple[float, float] | tup
 
 
 def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
-    """Return the bytes that autograd stores in the forward pass of a batch of `size` images.
+    """Return the bytes that autograd stores in the forward pass of a batch.
 
-    A storage that several tensors share counts once. Parameters and buffers do not count.
+    Storage that several tensors share counts once. Parameters and buffers do not count.
+
+    Args:
+        network: Objective, or the encoder for an evaluation.
+        recipe: Recipe of the batch.
+        size: Number of images in the batch.
     """
     batch = _batch(recipe, size)
-    weights = {
-        tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())
-    }
+    tensors = (*network.parameters(), *network.buffers())
+    weight_addresses = {tensor.untyped_storage()._cdata for tensor in tensors}
     storages: dict[int, Any] = {}  # {address: storage} of the tensors that autograd stores
 
     def record(tensor: Tensor) -> Tensor:
@@ -148,7 +163,8 @@ def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) 
             except Exception:  # an objective that needs values, as in `_count_step`
                 result = network.encoder.feature(batch.image)
     del result
-    return sum(storage.nbytes() for address, storage in storages.items() if address not in weights)
+    activations = [storages[address] for address in storages.keys() - weight_addresses]
+    return sum(storage.nbytes() for storage in activations)
 
 
 class _FusedAttentionMode(TorchFunctionMode):

@@ -38,9 +38,8 @@ def print_banner(job: TrainingJob) -> None:
     for text in _warnings(job):
         job.run.warn(text)
     remaining = recipe.optim.steps - job.state.step
-    time = (
-        f"about {formatting.format_duration(seconds * remaining)} here ({seconds:.3g} s per step)"
-    )
+    duration = formatting.format_duration(seconds * remaining)
+    time = f"about {duration} here ({seconds:.3g} s per step)"
     console.table([*_rows_about_data_and_model(job), *_rows_about_training(job), ("time", time)])
 
 
@@ -54,20 +53,26 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
     yield from formatting.few_images(counts, chosen, more, recipe.data.group)
     doubt = label_doubt(splits.train.all_rows()) if splits.label_source else ""
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
-        what = "If the folders are not classes, start a new run with data.labels=false"
-        yield f"folders are used as classes, but {doubt}. {what}"
+        yield (
+            f"folders are used as classes, but {doubt}. "
+            "If the folders are not classes, start a new run with data.labels=false"
+        )
     if job.online and "knn" in job.online.probe.measures:
         train, _ = job.online.images
         learned_from = train - job.online.count_choosing_images(train)
         if recipe.probe.neighbors > learned_from:
-            few = f"the probes learn from only {formatting.format_image_count(learned_from)}"
-            remedy = "Use fewer neighbours, or probe.measures= without knn"
-            yield f"probe.neighbors={recipe.probe.neighbors}: {few}. {remedy}"
+            yield (
+                f"probe.neighbors={recipe.probe.neighbors}: the probes learn from only "
+                f"{formatting.format_image_count(learned_from)}. "
+                "Use fewer neighbours, or probe.measures= without knn"
+            )
     yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
         if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
-            text = f"almost all training patches have the same class (entropy {value:.2g} nats)"
-            yield f"target={recipe.target}: {text}. Use another target="
+            yield (
+                f"target={recipe.target}: almost all training patches have the same class "
+                f"(entropy {value:.2g} nats). Use another target="
+            )
     batch_bytes = loaders.batch_bytes(recipe.data, job.batch_layout, schema.compared_views(recipe))
     fitting = limit_workers(job.workers, batch_bytes)
     if fitting < job.workers:
@@ -76,37 +81,38 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
 
 def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """Yield the lines (title, text) about objective, images, network and initial weights."""
-    recipe, net, splits = job.recipe, job.objective.encoder, job.splits
+    recipe, data, splits = job.recipe, job.recipe.data, job.splits
+    encoder, held_out = job.objective.encoder, job.held_out.images
     if job.state.step:
         yield "resumed", f"after step {job.state.step:,}"
     yield "objective", _describe_objective(recipe)
-    many = formatting.format_image_count(len(splits.train))
-    windows = ""
+    images = f"{formatting.format_image_count(len(splits.train))} at {data.size} px"
     if splits.stream:
-        many = f"a stream of {splits.stream.shards:,} shards"
-        windows = f", shuffled in {window_text(splits.train)}"
-    about = f"{many} at {recipe.data.size} px{windows}, {job.held_out.images:,} held out"
-    yield "data", f"{recipe.data.name}: {about}"
-    if not recipe.data.is_rgb:
-        yield "pixels", formatting.pixel_text(recipe.data.channels, recipe.data.pixel_range)
+        window = window_text(splits.train)
+        shards = splits.stream.shards
+        images = f"a stream of {shards:,} shards at {data.size} px, shuffled in {window}"
+    yield "data", f"{data.name}: {images}, {held_out:,} held out"
+    if not data.is_rgb:
+        yield "pixels", formatting.pixel_text(data.channels, data.pixel_range)
     yield from console.rows_under("images", splits.notes)
     counted = costs.compute_network_cost(recipe)
-    why = f"a step on tensors without values fails: {counted.uncounted}"  # see docs/extend.md
-    work = f"multiply-adds {formatting.NOT_COUNTED} ({why})"
-    if counted.forward is not None:
+    if counted.forward is None:  # see docs/extend.md
+        work = (
+            f"multiply-adds {formatting.NOT_COUNTED} (a step on tensors without values fails: "
+            f"{counted.uncounted})"
+        )
+    else:
         work = f"{counted.forward / 1e9:.3g}G multiply-adds per image"
     patches = "no patches"
-    if isinstance(net, Encoder):
-        patches = f"{net.patches} patches of {net.patch_size} px"
+    if isinstance(encoder, Encoder):
+        patches = f"{encoder.patches} patches of {encoder.patch_size} px"
     size = f"{counted.encoder / 1e6:.2f}M parameters"
     yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
     teachers = job.objective.teachers()
     for key, source in recipe.sources().items():
         if not source.is_scratch:
-            yield (
-                "from" if key == "init" else source.kind,
-                source.place + _describe_teacher(teachers.get(key)),
-            )
+            title = "from" if key == "init" else source.kind
+            yield title, f"{source.place}{_describe_teacher(teachers.get(key))}"
     yield from console.rows_under("", seen_text.lines(job.seen))
 
 
@@ -115,22 +121,23 @@ def _describe_objective(recipe: schema.Recipe) -> str:
 
     Keys that name weights are left out, because the banner shows weights in lines of their own.
     """
-    objective_groups, defaults = {"target", *recipe.groups}, schema.defaults()
-    weight_keys = {
-        name for source in recipe.sources().values() for name in (source.key, source.network_key)
-    }
-    changed = []
+    defaults = schema.defaults()
+    weight_keys: set[str] = set()
+    for source in recipe.sources().values():
+        weight_keys |= {source.key, source.network_key}
+    parts = [recipe.declared.title or recipe.objective]
     for key, value in recipe.values().items():
-        is_of_objective = key.split(".")[0] in objective_groups and key not in weight_keys
-        if is_of_objective and value != defaults[key]:
-            changed.append(f"{key}={formatting.option_text(value)}")
-    return ", ".join([recipe.declared.title or recipe.objective, *changed])
+        is_of_objective = key.split(".")[0] in ("target", *recipe.groups)
+        if is_of_objective and key not in weight_keys and value != defaults[key]:
+            parts.append(f"{key}={formatting.option_text(value)}")
+    return ", ".join(parts)
 
 
 def _describe_teacher(teacher: Backbone | None) -> str:
-    """Describe the width, patches and image size of a teacher, which may differ from the student.
+    """Return the text ", 384 wide, 196 patches of 16 px at 224 px" about a teacher.
 
-    The text is empty if there is no teacher, or if the teacher is convolutional.
+    The teacher may differ from the student. The text is empty if there is no teacher, or if the
+    teacher is convolutional.
     """
     if not isinstance(teacher, Encoder):
         return ""
@@ -140,41 +147,45 @@ def _describe_teacher(teacher: Backbone | None) -> str:
 
 def _rows_about_training(job: TrainingJob) -> Iterator[tuple[str, str]]:
     """Yield the lines (title, text) about optimiser, batch, machine and baselines."""
-    recipe, batch_layout, o = job.recipe, job.batch_layout, job.recipe.optim
-    images = o.steps * o.batch
+    recipe, batch_layout, optim = job.recipe, job.batch_layout, job.recipe.optim
+    images = optim.steps * optim.batch
     yield (
         "optimiser",
-        f"{o.optimiser.label}, learning rate {o.lr:g}, {o.warmup:,} warm-up steps, then "
-        f"{o.schedule}",
+        f"{optim.optimiser.label}, learning rate {optim.lr:g}, {optim.warmup:,} warm-up steps, "
+        f"then {optim.schedule}",
     )
-    yield (
-        "batch",
-        f"{o.batch} = {batch_layout.device_batch} per pass x "
-        f"{formatting.format_count(batch_layout.processes, 'processes')} x "
-        f"{formatting.format_count(batch_layout.accumulation_steps, 'passes')}",
-    )
-    epochs = "" if job.splits.stream else f" {images / len(job.splits.train):.1f} epochs,"
-    work = formatting.format_exaflop(costs.exaflop(recipe, images), 2)
-    steps = formatting.format_count(o.steps, "steps")
-    yield "length", f"{steps}, {formatting.format_image_count(images)},{epochs} {work}"
-    device = job.accelerator.device.type
-    threads = formatting.format_count(torch.get_num_threads(), "threads")
-    loading = formatting.format_count(job.workers, "data workers")
-    if job.decoded:
-        loading += f", decoded in memory: {job.decoded.description}"
+    processes = formatting.format_count(batch_layout.processes, "processes")
+    passes = formatting.format_count(batch_layout.accumulation_steps, "passes")
+    yield "batch", f"{optim.batch} = {batch_layout.device_batch} per pass x {processes} x {passes}"
+    length = [formatting.format_count(optim.steps, "steps"), formatting.format_image_count(images)]
+    if not job.splits.stream:
+        length.append(f"{images / len(job.splits.train):.1f} epochs")
+    length.append(formatting.format_exaflop(costs.exaflop(recipe, images), 2))
+    yield "length", ", ".join(length)
     if job.online:
         yield "probes", job.online.describe()
     elif job.not_compared:
         yield "probes", f"none, {job.not_compared}"
-    device = f"{batch_layout.processes} x {device}, {formatting.sharding_text(job.sharding)}"
-    yield "machine", f"{device}, {threads}, {recipe.compute.precision}, {loading}"
+    machine = [
+        f"{batch_layout.processes} x {job.accelerator.device.type}",
+        formatting.sharding_text(job.sharding),
+        formatting.format_count(torch.get_num_threads(), "threads"),
+        recipe.compute.precision,
+        formatting.format_count(job.workers, "data workers"),
+    ]
+    if job.decoded:
+        machine.append(f"decoded in memory: {job.decoded.description}")
+    yield "machine", ", ".join(machine)
     baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
     to_beat = metrics.format_baselines(baselines)
     if to_beat:
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
-        # guessing among fewer images is easier
-        if schema.compared_views(recipe) and group != o.batch:
-            to_beat += f", among {group:,} held-out images (a training step has {o.batch:,} images)"
+        # Guessing among fewer images is easier
+        if schema.compared_views(recipe) and group != optim.batch:
+            to_beat = (
+                f"{to_beat}, among {group:,} held-out images "
+                f"(a training step has {optim.batch:,} images)"
+            )
         yield "to beat", to_beat
     elif job.held_out.images == 1:
         yield "to beat", "no baseline, because only 1 image is held out"

@@ -35,18 +35,18 @@ def check_split(recipe: Recipe) -> None:
         return
     if role(held_out) == role(test):
         raise UserError(
-            f"checkpoint.best={metric}: data.test={test} is also the validation split, and a"
-            " checkpoint must not be chosen on test images. Use data.validation=0.01, which holds"
-            " out a share of train, or another split."
+            f"checkpoint.best={metric}: data.test={test} is also the validation split, and a "
+            "checkpoint must not be chosen on test images. Use data.validation=0.01, which holds "
+            "out a share of train, or another split."
         )
 
 
 def reconcile(job: TrainingJob) -> None:
     """Check that the run measures the metric of checkpoint.best, and prepare `state.best`.
 
-    `state.best` is the record of the best evaluation so far: empty in a new run, and checked in a
-    resumed run. Call this function on all processes before the first step, after a checkpoint was
-    loaded if there is one.
+    `state.best` is the record of the best evaluation so far. A new run begins the record, and a
+    resumed run checks the record. Call this function on all processes before the first step, after
+    a checkpoint was loaded if there is one.
 
     Raises:
         UserError: The run does not measure the metric, the run was trained without checkpoint.best
@@ -66,23 +66,34 @@ def reconcile(job: TrainingJob) -> None:
 
 
 def _reconcile(job: TrainingJob, metric: str, metrics: list[str]) -> None:
-    """Do the work of `reconcile` on rank 0, with the names of all measured metrics."""
+    """Check or begin the record of the best evaluation on rank 0 (see `reconcile`).
+
+    Args:
+        job: Training job, whose `state.best` is the record.
+        metric: Value of checkpoint.best.
+        metrics: Names of all metrics that the run measures on held-out images.
+
+    Raises:
+        UserError: See `reconcile`.
+    """
     state, record = job.state, job.state.best
     settings = {"metric": metric, "images": job.recipe.eval.images}
     if metric not in metrics:
-        reason = "no metric of held-out images has this name"
-        raise UserError(f"checkpoint.best={metric}: {reason}, {suggest(metric, metrics)}")
+        raise UserError(
+            f"checkpoint.best={metric}: no metric of held-out images has this name, "
+            f"{suggest(metric, metrics)}"
+        )
     if state.step == 0:
         state.best = settings | {"step": None, "value": None}
     elif record is None:
         raise UserError(
-            f"checkpoint.best={metric}: up to step {state.step:,} the run did not set this key and"
-            f" kept no earlier weights. {RESUME_WITHOUT}"
+            f"checkpoint.best={metric}: up to step {state.step:,} the run did not set this key and "
+            f"kept no earlier weights. {RESUME_WITHOUT}"
         )
     elif not settings.items() <= record.items():  # the record has other values of these keys
         raise UserError(
-            f"checkpoint.best={metric}: so far the run has used checkpoint.best={record['metric']}"
-            f" and eval.images={record['images']}. Use these values, or another name=."
+            f"checkpoint.best={metric}: so far the run has used checkpoint.best={record['metric']} "
+            f"and eval.images={record['images']}. Use these values, or another name=."
         )
     else:
         _check_best(job)
@@ -99,8 +110,10 @@ def _check_best(job: TrainingJob) -> None:
     if step is None:
         return
     if not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, step)):
-        text = f"the checkpoint of step {step:,} is damaged or missing. {RESUME_WITHOUT}"
-        raise job.recipe.error("checkpoint.best", text)
+        raise job.recipe.error(
+            "checkpoint.best",
+            f"the checkpoint of step {step:,} is damaged or missing. {RESUME_WITHOUT}",
+        )
 
 
 class BestSoFar:
@@ -122,8 +135,12 @@ class BestSoFar:
     def update(self, row: Row) -> bool:
         """Return whether a row of metrics is better than every earlier row. Collective.
 
-        If so, the record is changed to this step, and the caller must save a checkpoint of the
-        step. A value that equals the best value so far, or that is not finite, is not better.
+        After a better row, the record names the step of this row, and the caller must save a
+        checkpoint of the step. A value that equals the best value so far, or that is not finite,
+        is not better.
+
+        Args:
+            row: Row of metrics of the current step.
 
         Raises:
             UserError: Too many saves have failed.

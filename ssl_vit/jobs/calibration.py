@@ -126,22 +126,23 @@ def measure_at_once(
     """
     pipes = []
     for environment in environments:
-        source, sink = os.pipe()
-        if (child := os.fork()) == 0:
-            os.close(source)
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:  # this process is the copy
+            os.close(read_end)
             os.environ.update(environment)
             try:
                 answer = measure(options, seconds, images)
             except BaseException as error:
                 traceback.print_exc()
                 answer = {"error": one_line(error) or type(error).__name__}
-            os.write(sink, json.dumps(answer).encode())
+            os.write(write_end, json.dumps(answer).encode())
             os._exit(0)
-        os.close(sink)
-        pipes.append((child, source))
+        os.close(write_end)
+        pipes.append((child, read_end))
     answers = []
-    for child, source in pipes:
-        with os.fdopen(source) as file:
+    for child, read_end in pipes:
+        with os.fdopen(read_end) as file:
             text = file.read()
         os.waitpid(child, 0)
         answers.append(json.loads(text) if text else {"error": "the process was killed"})

@@ -100,18 +100,21 @@ def draw(options: FigureOptions) -> DrawnFigures:
     _read_entries(folder, encoder)  # before the work, so that an unusable folder costs no time
     images = encoders.find_images(encoder, options.given, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
-    of = f"{images.name}, {images.split}"
-    looked_at = f"{of}: {count:,} of {len(images.source):,}"
-    print(f"images      {looked_at}", flush=True)
-    described = [f"{each.label}: {each.describe()}" for each in named]
-    for text in described:
+    images_text = f"{images.name}, {images.split}"
+    used_text = f"{images_text}: {count:,} of {len(images.source):,}"
+    print(f"images      {used_text}", flush=True)
+    encoder_texts = [f"{each.label}: {each.describe()}" for each in named]
+    for text in encoder_texts:
         print(f"encoder     {text}", flush=True)
     drawn = _compute(options, named, images, count)
+    about = [f"Images: {used_text}.", *encoder_texts]
     try:
-        page = _write_all(folder, encoder, drawn, of, count, [f"Images: {looked_at}.", *described])
+        page = _write_all(folder, encoder, drawn, images_text, count, about)
     except OSError as error:
         path = folder.path
-        raise UserError(f"out={path.parent}: {path}: {error.strerror or error}") from None
+        raise UserError(
+            f"out={path.parent}: {path} cannot be written: {error.strerror or error}"
+        ) from None
     seconds = time.perf_counter() - start
     number = "1 figure" if len(drawn) == 1 else f"{len(drawn)} figures"
     print(f"page        {page}")
@@ -122,8 +125,8 @@ def draw(options: FigureOptions) -> DrawnFigures:
 def draw_predictions(run: Path) -> None:
     """Draw what the objective of a finished run predicts for held-out images.
 
-    A run outside of a study draws this figure when it ends. This function does nothing if the
-    figure exists, if the run has no result, or if the objective has no figure of predictions.
+    This is for tasks of a study, because any other run draws this figure when it ends. Nothing is
+    drawn if the figure exists, if the run has no result, or if the objective has no such figure.
 
     Args:
         run: Folder of the run.
@@ -132,9 +135,9 @@ def draw_predictions(run: Path) -> None:
         UserError: The weights or the images cannot be read.
     """
     folder = run / "figures"
-    values = read_run(run).values
-    drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
-    if drawn or not (run / "result.json").exists() or not figure_blocks.predictions(values):
+    is_drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
+    has_figure = figure_blocks.predictions(read_run(run).values)
+    if is_drawn or not has_figure or not (run / "result.json").exists():
         return
     from .. import inspection
     from ..evaluation import split_images
@@ -174,39 +177,48 @@ def _compute(
 
     drawn: Drawn = {}
     for named_encoder in reversed(named):
+        is_last = named_encoder is named[-1]
         subject = encoders.load_figure_input(
             named_encoder, images, count, min(options.shown, count)
         )
         note = shown_note(subject.encoder.channels)
         label = f"{named_encoder.label} ({note})" if note else named_encoder.label
-        wanted = options.figures or collection.suitable_figures(subject.objective)
-        for name in wanted if named_encoder is named[-1] else [*drawn]:
+        names = [*drawn]
+        if is_last:
+            names = options.figures or collection.suitable_figures(subject.objective)
+        for name in names:
             try:
                 arrays = collection.FIGURES[name].compute(subject)
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
-                # fresh weights have no heads, which needs no message
-                if named_encoder is named[-1]:
+                if is_last:  # fresh weights have no heads, which needs no message
                     print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
-            text = "none of the figures can be drawn. The lines that begin with 'left out' say why."
-            raise UserError(f"init={options.init}: {text}")
+            raise UserError(
+                f"init={options.init}: none of the figures can be drawn. "
+                "The lines that begin with 'left out' say why."
+            )
     return drawn
 
 
 def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[FigureRecord]:
-    """Return the output folder.
+    """Return the folder of the figures.
 
-    By default this is figures/ in the folder of the encoder's run. If the encoder has no run, or
-    `out=` or `name=` is given, it is a separate folder, in runs/ by default.
+    By default, this is figures/ in the folder of the encoder's run. If the encoder has no run, or
+    if the options give `out=` or `name=`, it is a separate folder, in runs/ by default.
+
+    Args:
+        options: The options of the tool.
+        encoder: The encoder that the figures show.
     """
     if encoder.run and options.out is None and options.name is None:
         path = encoder.run / "figures"
     else:
-        name = options.name or "figures-" + re.sub(r"\W", "_", encoder.label)[-60:]
-        path = Path("runs" if options.out is None else options.out) / name
-    run = encoder.run if encoder.run and path == encoder.run / "figures" else None
-    return OutputFolder(path, OWN_NAMES, RECORD, FigureRecord, run)
+        label = re.sub(r"\W", "_", encoder.label)[-60:]
+        out = "runs" if options.out is None else options.out
+        path = Path(out) / (options.name or f"figures-{label}")
+    is_in_run = encoder.run is not None and path == encoder.run / "figures"
+    return OutputFolder(path, OWN_NAMES, RECORD, FigureRecord, encoder.run if is_in_run else None)
 
 
 def _read_entries(
@@ -217,6 +229,10 @@ def _read_entries(
     A folder outside of a run may only hold figures of the same encoder with the same weights. The
     figures/ folder of a run is always accepted.
 
+    Args:
+        folder: The folder of the figures.
+        named_encoder: The encoder that the figures show.
+
     Raises:
         UserError: The folder holds figures of another encoder or of other weights, or holds
             something else.
@@ -226,13 +242,17 @@ def _read_entries(
     if record is None:
         return {}
     if folder.run is None and record.encoder != named_encoder.identity:
-        text = f"{folder.path} holds figures of the encoder {record.encoder}. Use another name=."
-        raise UserError(f"name={folder.path.name}: {text}")
+        raise UserError(
+            f"name={folder.path.name}: {folder.path} holds figures of the encoder "
+            f"{record.encoder}. Use another name=."
+        )
     differ = differences(facts("init", record.init), facts("init", named_encoder.source.identity()))
     if folder.run is None and differ:
         names = ", ".join(sorted(each.name for each in differ))
-        text = f"{folder.path} holds figures of other weights ({names} differs). Use another name=."
-        raise UserError(f"init={named_encoder.source.place}: {text}")
+        raise UserError(
+            f"init={named_encoder.source.place}: {folder.path} holds figures of other weights "
+            f"({names} differs). Use another name=."
+        )
     return record.figures
 
 
@@ -261,13 +281,10 @@ def _write_all(
         OSError: A file cannot be written.
     """
     with folder.hold():
-        known = {
-            name: figure
-            for name, figure in _read_entries(folder, named_encoder).items()
-            if name not in drawn
-        }
+        entries = _read_entries(folder, named_encoder)
+        earlier = {name: figure for name, figure in entries.items() if name not in drawn}
         record = FigureRecord(
-            encoder=named_encoder.identity, init=named_encoder.source.identity(), figures=known
+            encoder=named_encoder.identity, init=named_encoder.source.identity(), figures=earlier
         )
         folder.write(record)  # identifies the folder if the work below is interrupted
         for name, data in drawn.items():
@@ -282,7 +299,13 @@ def _write_all(
 
 
 def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:
-    """Write a figure as .svg and .png, and its data as .npz."""
+    """Write a figure as .svg and .png, and its data as .npz.
+
+    Args:
+        folder: Folder to write to.
+        name: Name of the figure.
+        data: (label, data) of each encoder.
+    """
     from ..inspection import collection, drawing
 
     drawing.write(folder, name, partial(collection.FIGURES[name].draw, data))

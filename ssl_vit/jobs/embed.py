@@ -61,29 +61,42 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
             without `query=`, or the folder would lie among the images.
     """
     if options.top is not None and options.query is None:
-        raise UserError(f"top={options.top}: has no effect without query=IMAGE. Add query=.")
+        raise UserError(
+            f"top={options.top}: the option has no effect without query=IMAGE. Add query=."
+        )
     from . import encoders
 
     named = encoders.find_encoder(options.init, options.given)
     data = encoders.find_data(named.owner or named, options.given)
     recipe = named.recipe
-    # only where the images are: size and cropping stay the encoder's
+    # Set only where the images are: size and cropping stay the encoder's
     for key in ("labels", "name", "path", "hub"):
         setattr(recipe.data, key, getattr(data, key))
-    label, place = (re.sub(r"[^\w.-]", "_", text)[-60:] for text in (named.label, data.name))
     recipe.out = options.out
-    recipe.name = options.name or f"features-{label}-{place}"
+    recipe.name = options.name or f"features-{_file_name(named.label)}-{_file_name(data.name)}"
     folder = Path(recipe.out) / recipe.name
     if data.path and folder.resolve().is_relative_to(Path(data.path).resolve()):
-        text = "is inside data.path=, where only images may be. Use another out=."
-        raise UserError(f"out={recipe.out}: {folder} {text}")
+        raise UserError(
+            f"out={recipe.out}: {folder} is inside data.path=, where only images may be. "
+            "Use another out=."
+        )
     return options, named, data
+
+
+def _file_name(text: str) -> str:
+    """Return the last 60 characters of a text, with _ for characters that suit no file name."""
+    return re.sub(r"[^\w.-]", "_", text)[-60:]
 
 
 def embed(options: EmbedOptions, named: "NamedEncoder", data: "Data") -> EmbeddedImages:
     """Write the features that are missing, and find the images nearest to the queries.
 
     Call this function on all processes, with the results of `prepare`.
+
+    Args:
+        options: Options of the tool.
+        named: Encoder. `out` and `name` of its recipe give the folder.
+        data: Data set of the images.
 
     Raises:
         UserError: The weights, the images or the folder are unsuitable.

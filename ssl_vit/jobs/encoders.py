@@ -85,30 +85,39 @@ class NamedEncoder:
         return network, weights.load_weights(network, self.source)
 
     def describe(self) -> str:
+        """Return the model, its size and the image size as text, and the seed of fresh weights."""
         model = self.recipe.model
-        fresh = f", fresh weights of seed {self.recipe.seed}" if self.source.is_scratch else ""
-        parts = f"{model.depth} blocks, {model.width} wide, patches of {model.patch} px"
-        return f"{model.name or model.timm} ({parts}) at {self.recipe.data.size} px{fresh}"
+        text = (
+            f"{model.name or model.timm} ({model.depth} blocks, {model.width} wide, patches of "
+            f"{model.patch} px) at {self.recipe.data.size} px"
+        )
+        if not self.source.is_scratch:
+            return text
+        return f"{text}, fresh weights of seed {self.recipe.seed}"
 
 
 def with_fresh_weights(place: str, given: Given) -> list[NamedEncoder]:
-    """Return an encoder to draw, and before it the same model with fresh weights for comparison.
+    """Find an encoder to draw, and the same model with fresh weights for comparison.
 
     If the run that trained the encoder is known, the fresh weights are those that the run began
-    with. Otherwise they are drawn with the seed of the encoder's recipe. For `scratch`, the list
-    has one entry, because the encoder itself has fresh weights.
+    with. Otherwise they are drawn with the seed of the encoder's recipe.
 
     Args:
         place: Value of `init=`.
         given: Values of the user.
 
+    Returns:
+        The model with fresh weights, then the encoder. Only the encoder if its weights are fresh.
+
     Raises:
-        UserError: See `find_encoder`; or the network is no Vision Transformer.
+        UserError: See `find_encoder`. Or the network is no Vision Transformer.
     """
     named = find_encoder(place, given)
     if named.recipe.model.convolutional:
-        text = f"{named.recipe.model.timm} has no patches and no attention"
-        raise UserError(f"init={place}: {text}. Use a Vision Transformer.")
+        raise UserError(
+            f"init={place}: {named.recipe.model.timm} has no patches and no attention. "
+            "Use a Vision Transformer."
+        )
     return [named] if named.source.is_scratch else [_scratch(named, given), named]
 
 
@@ -150,8 +159,10 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     described_pixels = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
     given = given.without(described_pixels)
     if model_keys and "model.width" in described:
-        text = f"the weights of init={place} describe the model. Leave out options of the model"
-        raise UserError(f"{model_keys[0]}={given.text(model_keys[0])}: {text}.")
+        raise UserError(
+            f"{model_keys[0]}={given.text(model_keys[0])}: the weights of init={place} describe the "
+            "model. Leave out options of the model."
+        )
     if "data.size" not in given.values:
         given = given.with_values({"data.size": source.image_size() or DEFAULT_SIZE})
     recipe = resolve_encoder(place, given)
@@ -171,17 +182,19 @@ def _scratch(owner: NamedEncoder | None, given: Given) -> NamedEncoder:
         given: Values of the user, which describe the encoder without an owner. If they give a seed,
             the fresh weights are not those of the owner's run.
     """
+    source = InitSource("scratch")
     if owner is None:
         recipe = resolve_encoder("scratch", given)
-        return NamedEncoder(InitSource("scratch"), "scratch", "scratch", recipe, "token", None)
+        return NamedEncoder(source, "scratch", "scratch", recipe, "token", None)
     recipe = copy.deepcopy(owner.recipe)
     recipe.init = "scratch"
-    made = None
+    trained = None  # recipe of the run that trained the owner
     if owner.run and "seed" not in given.values:
-        made = recipe_files.read(owner.run / "recipe.yaml")
-        recipe.seed = made.seed
-    source = InitSource("scratch")
-    return NamedEncoder(source, "scratch", "scratch", recipe, owner.pool, None, trained_recipe=made)
+        trained = recipe_files.read(owner.run / "recipe.yaml")
+        recipe.seed = trained.seed
+    return NamedEncoder(
+        source, "scratch", "scratch", recipe, owner.pool, None, trained_recipe=trained
+    )
 
 
 class ImageSet(NamedTuple):
@@ -210,12 +223,14 @@ def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> 
     if split is None:
         source, name, guesses = _open_test_images(data)
     elif data.stream:
-        text = "data.stream=true cannot read a single split. Use data.stream=false."
-        raise UserError(f"split={split}: {text}")
+        raise UserError(
+            f"split={split}: data.stream=true cannot read a single split. Use data.stream=false."
+        )
     else:
         opened = open_splits(data)
         split_name = named_split(split, opened.splits)
-        source, name, guesses = opened.splits[split_name], f"split {split_name}", opened.guesses
+        source, name = opened.splits[split_name], f"split {split_name}"
+        guesses = opened.guesses
         if not data.labels:
             source = source.without_labels()
     warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)
@@ -243,11 +258,13 @@ def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
 
 
 def named_split(name: str, splits: Mapping[str, Sized]) -> str:
-    """Return the name of the split that `split=` means, among the splits that have images.
+    """Return the name of the split that a value of `split=` means.
+
+    Only splits with images count. If none of them is a test split, `test` means the validation
+    split, as in runs.
 
     Args:
-        name: Value of `split=`. If no split is a test split, `test` means the validation split, as
-            in runs.
+        name: Value of `split=`.
         splits: {name: images}.
 
     Raises:
@@ -258,23 +275,26 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     if chosen is None and layout.role(name) == "test":
         chosen = layout.choose("validation", filled)
     if chosen is None:
-        text = f"split={name}: no split with images has this name, {suggest(name, filled)}"
+        near = suggest(name, filled)
         roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
-            text += ". Without this split, a run holds out a share of train."
-        raise UserError(text)
+            raise UserError(
+                f"split={name}: no split with images has this name, {near}. "
+                "Without this split, a run holds out a share of train."
+            )
+        raise UserError(f"split={name}: no split with images has this name, {near}")
     return chosen
 
 
 def find_data(named: NamedEncoder, given: Given) -> Data:
-    """Return the data set that the options name, or else the one that the encoder was trained on.
+    """Return the data set that the options name, by default the encoder's training data.
 
-    In the second case, a line that says so is printed.
+    If the options name no images, a printed line says which images are used.
 
     Args:
         named: Encoder.
-        given: Values of the user. Keys of `data` that do not name images change the
-            encoder's data set.
+        given: Values of the user. Keys of `data` that do not name images change the encoder's
+            training data.
 
     Raises:
         UserError: The images are not on this machine.
@@ -288,8 +308,10 @@ def find_data(named: NamedEncoder, given: Given) -> Data:
             data = schema.build(values, typed=given.texts).data
         notice = images_taken(named.source, data)
         if named.source.is_scratch:
-            text = f"the options name no images, so data={data.name} is used"
-            notice = f"warning: init={named.source.place}: {text}. For other images, {OTHERS}."
+            notice = (
+                f"warning: init={named.source.place}: the options name no images, so "
+                f"data={data.name} is used. For other images, {OTHERS}."
+            )
         if notice and os.environ.get("RANK", "0") == "0":
             print(notice, flush=True)
     check_place(data)

@@ -142,6 +142,11 @@ def _open_images(
 ) -> tuple[EvaluationImages, dict[str, Any]]:
     """Check the images of an evaluation, and prepare to read them on all processes. Collective.
 
+    Args:
+        run: Evaluation.
+        accelerator: Processes of the evaluation.
+        splits: Images of the evaluation.
+
     Returns:
         The images, and the facts about machine and splits that environment.json records.
 
@@ -160,11 +165,11 @@ def _open_images(
     classes = 0
     if not set(recipe.probe.measures) <= {SEGMENTATION}:
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
-    check_same(accelerator, {f"images of {name}": text for name, text in facts["data"].items()})
+    hashes = {f"images of {name}": text for name, text in facts["data"].items()}
+    check_same(accelerator, hashes)
     workers = resources.workers(recipe, accelerator)
-    return EvaluationImages(
-        recipe, splits, classes, accelerator, batch_layout, workers, run.warn
-    ), facts
+    images = EvaluationImages(recipe, splits, classes, accelerator, batch_layout, workers, run.warn)
+    return images, facts
 
 
 def _fitted_measures(recipe: Recipe) -> set[str]:
@@ -184,6 +189,10 @@ def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Bac
     If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
     the image size of the evaluation like the trained weights. The result is empty if the encoder
     itself has fresh weights.
+
+    Args:
+        recipe: Recipe of the evaluation.
+        device: Device of the network.
     """
     source = recipe.init_source
     if source.is_scratch:
@@ -193,23 +202,32 @@ def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Bac
 
 
 def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
-    """Return the reader of features for each network and for the pixels.
+    """Return a function that computes features for each network and for the pixels.
+
+    Args:
+        networks: {ENCODER or FRESH: network}.
+        recipe: Recipe of the evaluation.
 
     Returns:
-        {ENCODER, FRESH or PIXELS: reader}, and how the encoder's tokens are pooled: "token", "avg",
-        or "tokens" or "patches" if only measures of tokens are asked for.
+        {ENCODER, FRESH or PIXELS: reader}, and how the encoder's tokens are pooled, for the banner
+        and result.json: "token" or "avg", or "tokens" or "patches" if only measures of tokens are
+        asked for.
     """
-    pooled = {name: _reader(network, name, recipe) for name, network in networks.items()}
-    readers = {name: read for name, (read, _) in pooled.items()}
+    readers: dict[str, features.Reader] = {}
+    pool = ""
+    for name, network in networks.items():
+        readers[name], network_pool = _reader(network, name, recipe)
+        if name == ENCODER:
+            pool = network_pool
     if "knn" in recipe.probe.measures:
         readers[PIXELS] = pixel_reader(recipe.data)
     if set(recipe.probe.measures) <= TOKENS:
-        return readers, "tokens" if ATTENTIVE in recipe.probe.measures else "patches"
-    return readers, pooled[ENCODER][1]
+        pool = "tokens" if ATTENTIVE in recipe.probe.measures else "patches"
+    return readers, pool
 
 
 def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:
-    """Return a reader of the features that probe.feature names, and how it pools tokens.
+    """Return a function that computes the features to probe, and how tokens are pooled.
 
     The features come from the encoder or, with probe.feature=hidden, from the tanh layer of the
     run's head.
@@ -218,6 +236,9 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         net: Network to read features from.
         name: ENCODER or FRESH.
         recipe: Recipe of the evaluation.
+
+    Returns:
+        A function from images to features, and "token" or "avg".
 
     Raises:
         UserError: The run's head has no tanh layer.
@@ -235,8 +256,10 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
         is_trained = name == ENCODER
         objective = heads.load_classifier(init, net, "probe.feature=hidden", is_trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
-        text = f"init={init.place} was trained with supervised.hidden=false"
-        raise UserError(f"probe.feature=hidden: {text}. Use probe.feature=encoder.")
+        raise UserError(
+            f"probe.feature=hidden: init={init.place} was trained with supervised.hidden=false. "
+            "Use probe.feature=encoder."
+        )
     hidden = objective.hidden.to(next(net.parameters()).device).eval()
     pool = objective.pool
     return lambda image_B3HW: hidden(net.feature(image_B3HW, pool)), pool
@@ -257,9 +280,9 @@ def _is_chosen_on_test_split(recipe: Recipe, fingerprints_here: dict[str, str]) 
         for run, run_recipe in runs_before(recipe):
             if run_recipe is None:
                 continue
-            fingerprints_there = records.read(run / "environment.json", Environment).data
-            held_out = fingerprints_there.get("validation")
-            is_separate = held_out is not None and held_out != fingerprints_there.get("train")
+            run_fingerprints = records.read(run / "environment.json", Environment).data
+            held_out = run_fingerprints.get("validation")
+            is_separate = held_out is not None and held_out != run_fingerprints.get("train")
             is_test_split = held_out == fingerprints_here.get("test")
             if run_recipe.checkpoint.best and is_separate and is_test_split:
                 return True

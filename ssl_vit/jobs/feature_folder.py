@@ -112,10 +112,11 @@ class FeatureFolder:
                 cannot be read.
         """
         accelerator = self.accelerator
-        # rank 0 reads the splits before the other processes, and prints what it finds
+        # Rank 0 reads the splits first, so that the other processes find the prepared files
         self.splits = on_main(accelerator, self._load_splits) or self._load_splits()
         texts, data = self.options.query or [], self.recipe.data
-        queries = on_main(  # before the work, so that an unreadable query costs no time
+        # Before the work, so that an unreadable query costs no time
+        queries = on_main(
             accelerator, lambda: [nearest_images.read_query(text, data) for text in texts]
         )
         self.session.hold(self.output.hold())
@@ -140,6 +141,9 @@ class FeatureFolder:
         """Open the splits that the options name, by default every split that has images.
 
         Rank 0 prints warnings about the images, and what the labels are.
+
+        Returns:
+            {name of the split: images}.
         """
         opened = run_splits.open_for_testing(self.data)
         filled = {name: source for name, source in opened.splits.items() if len(source)}
@@ -160,15 +164,16 @@ class FeatureFolder:
         rows = self.options.shard_rows
         shards = []
         for split, source in self.splits.items():
-            shards_of_split = math.ceil(len(source) / rows)
-            for number in range(shards_of_split):
-                name = f"{split}-{number:05d}-of-{shards_of_split:05d}.parquet"
-                last = min((number + 1) * rows, len(source))
-                shards.append(FeatureShard(split, number * rows, last, self.folder / name))
+            num_shards = math.ceil(len(source) / rows)
+            for number in range(num_shards):
+                file = self.folder / f"{split}-{number:05d}-of-{num_shards:05d}.parquet"
+                first = number * rows
+                last = min(first + rows, len(source))
+                shards.append(FeatureShard(split, first, last, file))
         return shards
 
     def _network(self) -> tuple[Backbone, str]:
-        """Load the encoder, and set how the encoder's tokens are pooled.
+        """Load the encoder, and set in `self.encoder.pool` how the encoder's tokens are pooled.
 
         Returns:
             The network on the device, and a hash of the weights.
@@ -182,13 +187,16 @@ class FeatureFolder:
         if not isinstance(network, Encoder):
             named.pool = "its own pooling"
             if self.options.patches:
-                text = f"the network of init={init} has no patches. Use patches=false."
-                raise UserError(f"patches=true: {text}")
+                raise UserError(
+                    f"patches=true: the network of init={init} has no patches. Use patches=false."
+                )
         elif network.has_class_token:
             named.pool = self.recipe.probe.pool or named.pool
         elif self.recipe.probe.pool == "token":
-            text = f"the encoder of init={init} has no class token. Use probe.pool=avg."
-            raise UserError(f"probe.pool=token: {text}")
+            raise UserError(
+                f"probe.pool=token: the encoder of init={init} has no class token. "
+                "Use probe.pool=avg."
+            )
         else:
             named.pool = "avg"
         return network.to(self.accelerator.device), digest
@@ -266,18 +274,21 @@ class FeatureFolder:
     def _refuse(self, difference: Difference) -> None:
         """Raise a UserError that says how the features of the folder differ from these features."""
         if difference.kind:
-            option = f"data={self.data.place}"
-            of_what = f"of other images of split {difference.name}"
-        elif difference.key == "init":
-            option = f"init={self.options.init}"
-            of_what = "of other weights"
-        else:
-            here, there = (
-                json.dumps(value).strip('"') for value in (difference.wanted, difference.recorded)
+            raise UserError(
+                f"data={self.data.place}: {self.folder} holds features of other images of split "
+                f"{difference.name}. Use another name=."
             )
-            option = f"{difference.key}={here}"
-            of_what = f"made with {difference.key}={there}"
-        raise UserError(f"{option}: {self.folder} holds features {of_what}. Use another name=.")
+        if difference.key == "init":
+            raise UserError(
+                f"init={self.options.init}: {self.folder} holds features of other weights. "
+                "Use another name=."
+            )
+        wanted = json.dumps(difference.wanted).strip('"')
+        recorded = json.dumps(difference.recorded).strip('"')
+        raise UserError(
+            f"{difference.key}={wanted}: {self.folder} holds features made with "
+            f"{difference.key}={recorded}. Use another name=."
+        )
 
     def _describe(self) -> str:
         """Describe the encoder and how the features are computed, in words."""
@@ -345,29 +356,38 @@ class FeatureFolder:
         """Find and show the images whose features are most similar to each query.
 
         The images are printed and written to nearest.html. A query's own file is left out.
+
+        Args:
+            queries: The query images.
+            read: Reader of features.
+
+        Returns:
+            The nearest images of all queries, each with the name of its query.
         """
         top = self.options.top or TOP
         x_QD = np.stack([self._feature(query, read) for query in queries])
-        # one image more than asked for, because the query itself may be among the images
-        neighbours, pairs = embedding.search(x_QD, self.shards, self.splits, top + 1)
-        nearest = [
-            nearest_images.without_query(query, near_query, self.splits)[:top]
-            for query, near_query in zip(queries, neighbours, strict=True)
+        # One image more than asked for, because the query itself may be among the images
+        found, pairs = embedding.search(x_QD, self.shards, self.splits, top + 1)
+        answers = [
+            (query, nearest_images.without_query(query, neighbours, self.splits)[:top])
+            for query, neighbours in zip(queries, found, strict=True)
         ]
-        command = (
-            ""
-            if self.encoder.source.is_scratch
-            else nearest_images.fresh_weights_command(self.options)
-        )
+        command = ""
+        if not self.encoder.source.is_scratch:
+            command = nearest_images.fresh_weights_command(self.options)
         images = sum(embedding.summary(shard.file)[0] for shard in self.shards)
         searched = ComparedImages(
             self.splits, images, self.recipe.data, pairs, self._describe(), command
         )
-        nearest_images.show(list(zip(queries, nearest, strict=True)), searched, self.folder)
-        return [neighbour for near_query in nearest for neighbour in near_query]
+        nearest_images.show(answers, searched, self.folder)
+        return [neighbour for _, neighbours in answers for neighbour in neighbours]
 
     def _feature(self, query: Query, read: TokenReader) -> np.ndarray:
-        """Compute the feature (D,) of a query.
+        """Compute the feature (D,) of a query image, float32.
+
+        Args:
+            query: The query image.
+            read: Reader of features.
 
         Raises:
             NonFiniteError: The feature is not finite.

@@ -65,8 +65,10 @@ def finish(job: TrainingJob, consensus: StopConsensus) -> Result | None:
         if not job.accelerator.is_main_process:
             return None
         if unreadable:
-            text = f"{format_image_count(len(unreadable))} of the training split could not be read"
-            job.run.warn(f"{text}. The run trained on the next readable images instead")
+            job.run.warn(
+                f"{format_image_count(len(unreadable))} of the training split could not be read. "
+                "The run trained on the next readable images instead"
+            )
         result = _write(job, trained, held_out, tested, best)
         if job.pusher:
             job.pusher.finish(consensus.is_requested)
@@ -259,9 +261,13 @@ def write_result(
 
 
 def write_page(run: Run, result: Result) -> None:
-    """Write report.html of a run that ended with this result. A failure is only a warning.
+    """Write report.html of a finished run. A failure is only a warning.
 
     For a task of a study nothing is written, because `report.py RUN` writes the page on request.
+
+    Args:
+        run: The run.
+        result: The content of its result.json.
     """
     if shared.is_task(run.folder):
         return
@@ -281,7 +287,7 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 
 
 def _held_out(job: TrainingJob) -> dict[str, Measured]:
-    """Return the metrics of the objective on the held-out images, as entries of result.json.
+    """Return the metrics of the objective on the held-out images, {name: entry of result.json}.
 
     All processes must call this function.
     """
@@ -299,5 +305,7 @@ def _held_out(job: TrainingJob) -> dict[str, Measured]:
 
 
 def _sum_or_none(a: float | None, b: float | None) -> float | None:
-    """Return the sum, or None if a number is unknown."""
-    return None if a is None or b is None else a + b
+    """Return the sum of two numbers, or None if a number is unknown."""
+    if a is None or b is None:
+        return None
+    return a + b

@@ -38,7 +38,7 @@ LABELS = "supervised"
 def load_classifier(
     source: InitSource, network: Backbone, option: str, trained: bool = True
 ) -> Objective:
-    """Load the classifier of the run that trained an encoder, as an objective.
+    """Load an encoder's classifier: the objective with the head that was trained on labels.
 
     Args:
         source: Place of the weights (`init=`).
@@ -50,10 +50,14 @@ def load_classifier(
         UserError: The run or export has no classifier, or the heads are damaged.
     """
     objective, unknown = load_trained(source, network, lambda part: part.labels, trained)
-    if objective is None:
-        reason = unknown or "no classifier was trained on labels. Use a run that learned labels."
-        raise UserError(f"{option}: init={source.place}: {reason}")
-    return objective
+    if objective is not None:
+        return objective
+    if unknown:
+        raise UserError(f"{option}: init={source.place}: {unknown}")
+    raise UserError(
+        f"{option}: init={source.place}: no classifier was trained on labels. "
+        "Use a run that learned labels."
+    )
 
 
 def load_trained(
@@ -74,8 +78,8 @@ def load_trained(
         trained: Whether to load the trained heads. If False, the heads keep freshly drawn weights.
 
     Returns:
-        The objective and an empty text; or None and the reason why the objective cannot be built,
-        such as a missing plugin. The reason is empty if nothing wanted was trained.
+        The objective and an empty text. If the objective cannot be built, None and a sentence that
+        says why, such as a missing plugin. The sentence is empty if nothing wanted was trained.
 
     Raises:
         UserError: The heads are damaged.
@@ -155,27 +159,42 @@ def _load_export_head(
 
 @contextmanager
 def _damaged(prefix: str) -> Iterator[None]:
-    """Turn any error that a damaged file causes into a UserError of one line."""
+    """Turn any error that a damaged file causes into a UserError of one line.
+
+    Args:
+        prefix: Option and file, with which the message begins.
+    """
     try:
         yield
     except Exception as error:
-        text = " ".join(str(error.args[0] if error.args else error).split())[:200]
-        raise UserError(f"{prefix} cannot be read: {text}") from None
+        # str() of a KeyError would put the message into quotes
+        message = str(error.args[0] if error.args else error)
+        reason = " ".join(message.split())[:200]
+        raise UserError(f"{prefix} cannot be read: {reason}") from None
 
 
 def _check_finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights unchanged after a check.
+    """Return weights unchanged after a check that all of them are finite.
+
+    Args:
+        state: {name: weight}.
 
     Raises:
         ValueError: A weight is not finite.
     """
-    if name := export_files.first_nonfinite(state.items()):
+    name = export_files.first_nonfinite(state.items())
+    if name:
         raise ValueError(f"{name} {NOT_FINITE}")
     return state
 
 
 def _select_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return the weights of an objective, or of a part of a sum, without the part's prefix."""
+    """Return the weights of an objective, or of a part of a sum, without the part's prefix.
+
+    Args:
+        heads: {name: weight} of a single objective, or of all parts of a sum.
+        name: Name of the part.
+    """
     prefix = f"{PARTS}{name}."
     return {
         key.removeprefix(prefix): value
@@ -228,15 +247,18 @@ def measure_head(
     Raises:
         UserError: Labels are output numbers, and a label is larger than the last output.
     """
-    recipe, test, accelerator = images.recipe, images.test, images.accelerator
+    recipe, test = images.recipe, images.test
+    accelerator = images.accelerator
     objective = head.objective.to(accelerator.device).eval()
     with images.autocast():
         predictions = classify.predict(objective, images.batches(test), accelerator)
     predictions = predictions._replace(label=renumber(predictions.label, head.output_C))
     if predictions.label.max() >= predictions.classes:
-        known = f"the classifier of init={recipe.init} has {predictions.classes} classes"
-        labels = f"data={recipe.data.name} has labels up to {predictions.label.max()}"
-        raise UserError(f"probe.measures=top1: {known}, and {labels}. Use images of these classes.")
+        raise UserError(
+            f"probe.measures=top1: the classifier of init={recipe.init} has {predictions.classes} "
+            f"classes, and data={recipe.data.name} has labels up to {predictions.label.max()}. "
+            "Use images of these classes."
+        )
     metrics = classify.accuracies(predictions, predictions.classes, paired)
     if recipe.eval.real:
         metrics |= classify.real_accuracy(predictions, test, recipe.eval.real)
@@ -258,6 +280,6 @@ def names_of_head(init: InitSource) -> list[str]:
     if not folder:
         return []
     names = export_files.read(folder).get("label_names") or []
-    # an export writes numbers as the names of classes without names
-    has_names = names != [str(number) for number in range(len(names))]
-    return names if has_names else []
+    # An export writes numbers as the names of classes without names
+    numbers = [str(number) for number in range(len(names))]
+    return [] if names == numbers else names

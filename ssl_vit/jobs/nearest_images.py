@@ -78,21 +78,30 @@ def read_query(text: str, data: Data) -> Query:
     try:
         return Query(text, path, decoder(data)(read_file(path)))
     except ValueError as error:
-        below = " (or a path below data.path=)" if data.path else ""
-        raise UserError(f"query={text}: expected an image file{below}: {error}") from None
+        if data.path:
+            raise UserError(
+                f"query={text}: expected an image file (or a path below data.path=): {error}"
+            ) from None
+        raise UserError(f"query={text}: expected an image file: {error}") from None
 
 
 def without_query(
     query: Query, neighbours: Sequence[Neighbor], splits: Mapping[str, Source]
 ) -> list[Neighbor]:
-    """Return the neighbours without the query's own file, each with the name of the query."""
+    """Return the neighbours whose file is not the query's file, each with the name of the query.
+
+    Args:
+        query: Query image.
+        neighbours: Images near the query, best first.
+        splits: {name: split}.
+    """
     query_path = query.path.resolve()
-    paths = [splits[neighbour.split].path_of(neighbour.index) for neighbour in neighbours]
-    return [
-        neighbour._replace(query=query.text)
-        for neighbour, path in zip(neighbours, paths, strict=True)
-        if path is None or path.resolve() != query_path
-    ]
+    remaining = []
+    for neighbour in neighbours:
+        path = splits[neighbour.split].path_of(neighbour.index)  # None for images without a file
+        if path is None or path.resolve() != query_path:
+            remaining.append(neighbour._replace(query=query.text))
+    return remaining
 
 
 def fresh_weights_command(options: EmbedOptions) -> str:
@@ -118,12 +127,15 @@ def show(
     if compared.pairs:
         print(f"any two     {_describe_pairs(compared.pairs, compared.images)}")
     for query, neighbours in answers:
-        left_out = "without the query's file, but with copies of the file"
-        print(f"nearest     {text_line(query.text)}: cosine similarity, image ({left_out})")
+        print(
+            f"nearest     {text_line(query.text)}: cosine similarity, image "
+            "(without the query's file, but with copies of the file)"
+        )
         for neighbour in neighbours:
             print(f"{neighbour.similarity:11.4f} {_name(neighbour, compared)}")
-        if text := similarity_warning(neighbours, compared.pairs):
-            print(f"note        {text}")
+        warning = similarity_warning(neighbours, compared.pairs)
+        if warning:
+            print(f"note        {warning}")
     if compared.command:
         print(f"compare     {compared.command}")
     write_atomically(folder / PAGE, _page(answers, compared))
@@ -131,7 +143,7 @@ def show(
 
 
 def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """Return a warning if some neighbours are less similar to the query than 1% of all pairs are.
+    """Return a warning if some neighbours are not more similar to the query than 99% of all pairs.
 
     If there are few images, or few images near the query, neighbours that look alike may still be
     below this level.
@@ -145,52 +157,67 @@ def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | N
     above = sum(neighbour.similarity > pairs.high for neighbour in neighbours)
     if above == len(neighbours):
         return ""
-    level = f"99% of all pairs of images ({pairs.high:.4f})"
-    text = f"the similarity of only {above:,} of these {len(neighbours):,} images is higher than in"
-    text += f" {level}"
-    return f"{text}. The rest may look different from the query"
+    return (
+        f"the similarity of only {above:,} of these {len(neighbours):,} images is higher than in "
+        f"99% of all pairs of images ({pairs.high:.4f}). "
+        "The rest may look different from the query"
+    )
 
 
 def _describe_pairs(pairs: PairSimilarity, images: int) -> str:
-    """Describe how similar two images are, measured on a sample of `images` images."""
-    drawn = f"{pairs.images:,} of " if pairs.images < images else ""
-    measured = f"all pairs of {drawn}{images:,} images"
-    return f"similarity {pairs.mean:.4f} on average, above {pairs.high:.4f} for 1% ({measured})"
+    """Describe how similar any two images are.
+
+    Args:
+        pairs: Similarities of all pairs, or of all pairs in a sample of the images.
+        images: Number of all images.
+    """
+    sample = f"{images:,}"
+    if pairs.images < images:
+        sample = f"{pairs.images:,} of {images:,}"
+    return (
+        f"similarity {pairs.mean:.4f} on average, above {pairs.high:.4f} for 1% "
+        f"(all pairs of {sample} images)"
+    )
 
 
 def _name(neighbour: Neighbor, compared: ComparedImages) -> str:
     """Return "SPLIT: FILE, LABEL" for a neighbour.
 
-    Split and label are left out if folders of the file have their names, and the split if all
-    images have the same split.
+    A split or label that is also the name of one of the file's folders is left out. The split is
+    also left out if all images have the same split.
+
+    Args:
+        neighbour: Image near a query.
+        compared: All images, with the names of the classes.
     """
     source = compared.splits[neighbour.split]
-    text = source.file_of(neighbour.index)
-    folders = PurePosixPath(text).parts[:-1]
+    name = source.file_of(neighbour.index)
+    folders = PurePosixPath(name).parts[:-1]
     if len(compared.splits) > 1 and neighbour.split not in folders:
-        text = f"{neighbour.split}: {text}"
+        name = f"{neighbour.split}: {name}"
     if neighbour.label >= 0:
         label = source.classes[neighbour.label] if source.classes else str(neighbour.label)
         if label and label not in folders:
-            text += f", {label}"
-    return text_line(text)
+            name = f"{name}, {label}"
+    return text_line(name)
 
 
 def _page(answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedImages) -> str:
     unreadable = sum(map(len, compared.splits.values())) - compared.images
-    note = f" ({unreadable:,} more could not be read)" if unreadable else ""
-    text = "This page shows the images whose features have the highest cosine similarity to the"
-    text += (
-        f" features of the query, among {compared.images:,} images{note}. The query's file is left"
-    )
-    text += " out, but copies of the file are not."
-    intro: list[Block] = [Text(text), Text(compared.about)]
+    images = f"{compared.images:,} images"
+    if unreadable:
+        images = f"{images} ({unreadable:,} more could not be read)"
+    intro: list[Block] = [
+        Text(
+            "This page shows the images whose features have the highest cosine similarity to the "
+            f"features of the query, among {images}. The query's file is left out, but copies of "
+            "the file are not."
+        ),
+        Text(compared.about),
+    ]
     if compared.pairs:
-        text = (
-            f"For comparison, any two images have"
-            f" {_describe_pairs(compared.pairs, compared.images)}."
-        )
-        intro.append(Text(text))
+        pairs = _describe_pairs(compared.pairs, compared.images)
+        intro.append(Text(f"For comparison, any two images have {pairs}."))
     if compared.command:
         intro += [
             Text("To compare with random weights of the same model, type:"),
@@ -207,7 +234,13 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedIma
 def _nearest(
     query: Query, neighbours: Sequence[Neighbor], compared: ComparedImages
 ) -> Iterable[Block]:
-    """Yield a warning, if any, and a gallery with the query and the nearest images."""
+    """Yield a warning, if any, and a gallery with the query and the nearest images.
+
+    Args:
+        query: Query image.
+        neighbours: Nearest images, best first.
+        compared: All images.
+    """
     caption = f"The query: {text_line(query.path.name)}"
     png = thumbnail(query.pixels_CHW, compared.data)
     warning = similarity_warning(neighbours, compared.pairs)
@@ -217,10 +250,8 @@ def _nearest(
     for neighbour in neighbours:
         source = compared.splits[neighbour.split]
         (raw,), _ = source.fetch(np.array([neighbour.index]))
-        png, name = (
-            thumbnail(decoder(compared.data)(raw), compared.data),
-            _name(neighbour, compared),
-        )
+        png = thumbnail(decoder(compared.data)(raw), compared.data)
+        name = _name(neighbour, compared)
         path = source.path_of(neighbour.index)
         href = path.resolve().as_uri() if path else ""
         caption = f"{neighbour.similarity:.4f} {name}"

@@ -31,8 +31,12 @@ AUTO_RESIDENT = 0.1  # share of the memory for decoded images with compute.resid
 def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     """Check that the recipe can use lists of labels, if the images have lists.
 
-    Only the sigmoid loss learns lists of labels. All probes except top1 and segmentation need a
+    Only the sigmoid loss can learn lists of labels. All probes except top1 and segmentation need a
     single label for each image.
+
+    Args:
+        recipe: Recipe of the run.
+        splits: Images of the run.
 
     Raises:
         UserError: An objective or a probe of the recipe cannot use lists.
@@ -41,22 +45,24 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     lists = [source.labels.lists for source in sources if source.labels.lists is not None]
     if not lists:
         return
-    text = f"data.label_column={lists[0].column} holds a list of labels for each image"
+    finding = f"data.label_column={lists[0].column} holds a list of labels for each image"
     is_evaluation = recipe.objective == "probe"
     for part in recipe.declared.trained(recipe):
         if part.labels and not is_evaluation:
-            part.check_label_lists(recipe, text)
+            part.check_label_lists(recipe, finding)
     single_label_measures = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
     if single_label_measures and (is_evaluation or recipe.probe.every):
-        measures = f"probe.measures=[{','.join(single_label_measures)}]"
-        raise UserError(f"{measures}: {text}. Use a data.label_column= with single labels.")
+        raise UserError(
+            f"probe.measures=[{','.join(single_label_measures)}]: {finding}. "
+            "Use a data.label_column= with single labels."
+        )
 
 
 def largest_sizes(recipe: Recipe) -> str:
-    """Return the LARGEST options with the largest numbers, as text "KEY=VALUE, KEY=VALUE".
+    """Return the options that take most memory, as text "KEY=VALUE, KEY=VALUE".
 
-    Only options that decide the size of the network or of a step are considered: those of model and
-    objective, data.size and optim.batch.
+    These are the LARGEST options with the largest whole numbers among the keys that decide the size
+    of the network or of a step: keys of the model and the objective, data.size and optim.batch.
     """
     groups = ("model", *recipe.groups)
     sizes: dict[str, int] = {}
@@ -78,10 +84,10 @@ def check_memory(recipe: Recipe) -> None:
     """
     needed, memory = 4 * costs.compute_network_cost(recipe).parameters, host_memory()
     if needed > memory:
-        text = (
-            f"the weights take {format_bytes(needed)}, and a process can use {format_bytes(memory)}"
+        raise UserError(
+            f"{largest_sizes(recipe)}: the weights take {format_bytes(needed)}, and a process can "
+            f"use {format_bytes(memory)}. Use a smaller network."
         )
-        raise UserError(f"{largest_sizes(recipe)}: {text}. Use a smaller network.")
 
 
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
@@ -149,8 +155,10 @@ def resident_images(
         return decode_split(train, data, room, torch.get_num_threads())
     except NotResident as error:
         if wanted:
-            text = f"images cannot be kept decoded ({error}). Use compute.resident=null."
-            raise UserError(f"compute.resident=true: {text}") from None
+            raise UserError(
+                f"compute.resident=true: images cannot be kept decoded ({error}). "
+                "Use compute.resident=null."
+            ) from None
         return None
 
 
@@ -160,7 +168,18 @@ def environment_facts(
     batch_layout: BatchLayout,
     splits: run_splits.Splits,
 ) -> dict[str, Any]:
-    """Collect what environment.json records in addition to versions and hardware. Collective."""
+    """Collect what environment.json records in addition to versions and hardware. Collective.
+
+    Args:
+        recipe: Recipe of the run.
+        accelerator: Processes of the run.
+        batch_layout: How a batch is divided among processes and passes.
+        splits: Images of the run.
+
+    Returns:
+        {key of environment.json: value}. A split has a fingerprint only on the processes that have
+        hashed its images.
+    """
     device = accelerator.device
     # without an objective that uses labels, names of folders need not be classes
     are_classes = splits.train.labels.source != FOLDERS or uses_labels(recipe)

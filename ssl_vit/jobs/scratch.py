@@ -49,8 +49,9 @@ def compare_with_scratch(folder: Path, recipe: Recipe, result: Result) -> str:
 
     The run from scratch must have the same length and images. The text gives for each of the two
     runs the accuracy, the number of tries and the compute. Without such a run, the text says that
-    the comparison is not known, and names a run that differs only in POOL, or the command that
-    trains from scratch if no study can compare this pre-training.
+    the comparison is not known. The text then names a run from scratch that differs only in POOL,
+    or the command that trains from scratch if no study can compare this pre-training. The text has
+    no final full stop.
 
     Args:
         folder: Folder of the fine-tuned run.
@@ -68,32 +69,36 @@ def compare_with_scratch(folder: Path, recipe: Recipe, result: Result) -> str:
     ]
     pre_training = find_pretraining(recipe)
     if not from_scratch or MEASURE not in result.metrics:
-        hint = _other_pooling(neighbours, recipe)
-        if not hint and (pre_training is None or pre_training.plugin):
-            hint = f". To train from scratch, type {next_steps.from_scratch(folder)}"
-        return f"{NOT_KNOWN}{hint}"
-    # prefer the run with the same seed
+        other_pooling = _other_pooling(neighbours, recipe)
+        if other_pooling:
+            return f"{NOT_KNOWN}. {other_pooling}"
+        if pre_training is None or pre_training.plugin:
+            command = next_steps.from_scratch(folder)
+            return f"{NOT_KNOWN}. To train from scratch, type {command}"
+        return NOT_KNOWN
+    # Prefer the run with the same seed
     nearest = min(
         from_scratch, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
     )
-    tuned_value, scratch_value = (
-        compared.metrics[MEASURE].value for compared in (result, nearest.result)
-    )
+    tuned_value = result.metrics[MEASURE].value
+    scratch_value = nearest.result.metrics[MEASURE].value
     tuned_work, scratch_work = result.total_exaflop, nearest.result.total_exaflop
-    compute = ", and the compute of the two runs was not matched"
-    if pre_training and scratch_work is not None and tuned_work is not None:
-        compute = " and less compute" if scratch_work < tuned_work else compute
-    tuned_tries, scratch_tries = (
-        _count_tries(neighbours, recipe.init),
-        _count_tries(neighbours, SCRATCH),
-    )
+    tuned_tries = _count_tries(neighbours, recipe.init)
+    scratch_tries = _count_tries(neighbours, SCRATCH)
     tuning = "no tuning" if scratch_tries == 1 else f"{scratch_tries} tries"
-    scratch_effort = _effort(scratch_tries, scratch_work)
-    tuned_effort = _effort(tuned_tries, tuned_work)
+    has_less_compute = False
+    if scratch_work is not None and tuned_work is not None:
+        has_less_compute = scratch_work < tuned_work
+    if pre_training and has_less_compute:
+        reason = f"training from scratch had {tuning} and less compute"
+    else:
+        reason = (
+            f"training from scratch had {tuning}, and the compute of the two runs was not matched"
+        )
     return (
-        f"{NOT_KNOWN}, because training from scratch had {tuning}{compute}: {MEASURE}"
-        f" {scratch_value:.1%} from scratch ({nearest.folder.name}: {scratch_effort}),"
-        f" {tuned_value:.1%} fine-tuned ({tuned_effort} including pre-training)"
+        f"{NOT_KNOWN}, because {reason}: {MEASURE} {scratch_value:.1%} from scratch "
+        f"({nearest.folder.name}: {_effort(scratch_tries, scratch_work)}), {tuned_value:.1%} "
+        f"fine-tuned ({_effort(tuned_tries, tuned_work)} including pre-training)"
     )
 
 
@@ -103,36 +108,38 @@ def _effort(tries: int, exaflop: float | None) -> str:
 
 
 def _other_pooling(neighbours: Iterable[NearbyRun], recipe: Recipe) -> str:
-    """Describe a run from scratch that would be comparable if POOL had the same value.
+    """Name a run from scratch that would be comparable if POOL had the same value, and the remedy.
 
-    The default of POOL may differ between training from scratch and fine-tuning. The text is empty
-    if there is no such run.
+    The default of POOL may differ between training from scratch and fine-tuning. The text has no
+    final full stop, and is empty if there is no such run.
+
+    Args:
+        neighbours: Finished runs in the same folder of runs.
+        recipe: Recipe of the fine-tuned run.
     """
     for run in neighbours:
         if run.recipe.init == SCRATCH and run.differ - {"init", "seed"} == {POOL}:
-            pool, here = run.recipe.value(POOL), recipe.value(POOL)
-            text = f"run {run.folder.name} from scratch has {POOL}={pool}"
-            return f", because {text}. Train from scratch with {POOL}={here}"
+            return (
+                f"Run {run.folder.name} from scratch has {POOL}={run.recipe.value(POOL)}. "
+                f"Train from scratch with {POOL}={recipe.value(POOL)}"
+            )
     return ""
 
 
 def _nearby_runs(folder: Path, recipe: Recipe) -> Iterator[NearbyRun]:
-    """Yield the finished runs that are in the same folder of runs as `folder`, and this run.
-
-    Runs with unreadable files are left out.
+    """Yield the finished runs of a folder of runs, without runs whose files cannot be read.
 
     Args:
-        folder: Folder of a run.
-        recipe: Recipe of this run, with which the others are compared.
+        folder: Folder of a run, whose parent is the folder of runs. This run is yielded, too.
+        recipe: Recipe of this run, with which the other recipes are compared.
     """
+    values = _values_that_decide_weights(recipe)
     for run_folder in sorted(folder.parent.iterdir()):
         with suppress(OSError, ValueError, UserError):
             run_recipe = recipe_files.read(run_folder / "recipe.yaml")
             result = records.read(run_folder / "result.json", Result)
-            found_differences = differences(
-                _values_that_decide_weights(run_recipe), _values_that_decide_weights(recipe)
-            )
-            keys = {difference.key for difference in found_differences}
+            differ = differences(_values_that_decide_weights(run_recipe), values)
+            keys = {difference.key for difference in differ}
             yield NearbyRun(run_folder, run_recipe, result, _images(run_folder), keys)
 
 
@@ -149,12 +156,18 @@ def _images(folder: Path) -> object:
 
 
 def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
-    """Count the runs from weights `init` that differ only in how the weights are optimised."""
-    return sum(
-        neighbour.recipe.init == init
-        and all(key in ("init", "seed") or key.startswith(TUNED) for key in neighbour.differ)
-        for neighbour in neighbours
-    )
+    """Count the runs from weights `init` that differ only in how the weights are optimised.
+
+    Args:
+        neighbours: Finished runs in the same folder of runs.
+        init: Value of init=.
+    """
+    tries = 0
+    for neighbour in neighbours:
+        other_keys = neighbour.differ - {"init", "seed"}
+        if neighbour.recipe.init == init and all(key.startswith(TUNED) for key in other_keys):
+            tries += 1
+    return tries
 
 
 def find_pretraining(recipe: Recipe) -> Recipe | None:

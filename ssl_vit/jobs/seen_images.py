@@ -29,9 +29,10 @@ from ..runs.folder import TRAINED_ON, Run
 from ..training.distributed import WatchedAccelerator, on_main
 
 LIMIT = 1_000_000  # largest number of images in a record
-NO_RECORD = ": the run has no record of images"
-NOT_HERE = ": the run or the recipe is missing"
-FIRST_STEPS = ": the run has no record of the first steps"
+# Reasons why it is not known which images a run has trained on
+NO_RECORD = "the run has no record of images"
+NOT_HERE = "the run or the recipe is missing"
+FIRST_STEPS = "the run has no record of the first steps"
 
 
 class SeenRecord(NamedTuple):
@@ -87,9 +88,9 @@ class TrainedImages:
         self.written = self._size() if stored else None
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches, and collect the hashes of each batch.
+        """Yield the batches, and collect the hashes of their images until the record is full.
 
-        `content` is removed from the batches, because no objective reads the hashes.
+        The hashes (`content`) are removed from the batches, because no objective reads them.
         """
         for batch in batches:
             is_full = len(self.record.images) >= LIMIT and not self.record.complete
@@ -109,22 +110,22 @@ class TrainedImages:
             Whether the record has just become full, so that later images are not recorded.
         """
         before = self.record
-        new = [
+        new_here = [
             _unknown_hashes(self.images, before.images),
             _unknown_hashes(self.labels, before.labels),
         ]
         self.images, self.labels = [], []
-        new_images, new_labels = zip(*accelerator.gather_parts([new]), strict=True)
+        new_images, new_labels = zip(*accelerator.gather_parts([new_here]), strict=True)
         images = distinct(np.concatenate([before.images, *new_images]))
         labels = distinct(np.concatenate([before.labels, *new_labels]))
-        is_over = len(images) > LIMIT
-        if is_over:
+        is_full = len(images) > LIMIT
+        if is_full:
             room = LIMIT - len(before.images)
             fitting = _unknown_hashes([images], before.images)[:room]
             images = distinct(np.concatenate([before.images, fitting]))
             labels = labels[is_among(labels, images)]
-        self.record = SeenRecord(images, labels, before.complete and not is_over)
-        return before.complete and is_over
+        self.record = SeenRecord(images, labels, before.complete and not is_full)
+        return before.complete and is_full
 
     def write(self) -> None:
         """Write the record if the record has changed.
@@ -183,11 +184,11 @@ class MeasuredImages:
         return {split: hashes_of(*part) for split, part in self.parts.items()}
 
     def count_seen(self, run: str, record: SeenRecord | None) -> list[SeenImages]:
-        """Count how many of the measured images another run has trained on.
+        """Count how many of the measured images a run has trained on.
 
         Args:
-            run: Folder of the other run.
-            record: Images that the other run has trained on. None: the run has no record.
+            run: Name or folder of the run.
+            record: Images that the run has trained on. None: the run has no record.
 
         Returns:
             A list with one entry, the counts for the run. Empty if no images are measured.
@@ -198,14 +199,18 @@ class MeasuredImages:
             return [SeenImages(run=run, unknown=NO_RECORD)]
 
         def counts(recorded: np.ndarray) -> dict[str, int]:
+            """Return {split: number of measured images whose hash is among `recorded`}."""
             return {
                 split: int(is_among(hashes, recorded).sum())
                 for split, hashes in self.hashes.items()
             }
 
-        unknown = "" if record.complete else FIRST_STEPS
-        if len(record.images) >= LIMIT and not record.complete:
-            unknown = f": the record ends after {LIMIT:,} images"
+        if record.complete:
+            unknown = ""
+        elif len(record.images) >= LIMIT:
+            unknown = f"the record ends after {LIMIT:,} images"
+        else:
+            unknown = FIRST_STEPS
         return [
             SeenImages(
                 run=run,
@@ -222,7 +227,7 @@ def load_or_count_seen(
 ) -> list[SeenImages]:
     """Count the measured images that earlier runs have trained on, and add the counts to `facts`.
 
-    For a run that has begun, the counts are read from environment.json, because the folders of the
+    If the run has begun before, the counts are read from environment.json, because the folders of
     earlier runs may be gone. If test images were added since then (eval.test), the images are
     counted again. Collective.
 
@@ -258,8 +263,8 @@ def without_paths(seen: list[SeenImages]) -> list[SeenImages]:
 def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
     """Count the measured images that earlier runs have trained on.
 
-    Earlier runs are those that trained a run's initial weights and teachers, and the runs before
-    them.
+    Earlier runs have trained the initial weights and teachers of this run, directly or through
+    other runs.
 
     Args:
         recipe: Recipe of the run.

@@ -46,9 +46,9 @@ class Session:
     def load_splits(self, test: bool) -> run_splits.Splits:
         """Load the splits of the recipe's images.
 
-        Rank 0 loads first, so that other processes find the prepared files and all processes get an
-        error of rank 0. Values that the recipe leaves open, such as data.mean, are measured on the
-        training images. Images that do not suit the recipe's values cause a warning or an error.
+        Values that the recipe leaves open, such as data.mean, are measured on the training images.
+        Images that do not suit the recipe's values cause a warning or an error. Rank 0 loads first,
+        so that other processes find the prepared files and all processes get an error of rank 0.
 
         Args:
             test: Whether to load the test images.
@@ -65,15 +65,14 @@ class Session:
             return splits
 
         splits = distributed.on_main(self.accelerator, load) or load()
-        named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-        apart = {
-            name: source
-            for name, source in named.items()
-            if source is not None and (name == "train" or source.store is not splits.train.store)
-        }
+        # Splits that were cut from the training images have the same pixels
+        checked = {"train": splits.train}
+        for name, source in {"validation": splits.validation, "test": splits.test}.items():
+            if source is not None and source.store is not splits.train.store:
+                checked[name] = source
         of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
         warnings = distributed.broadcast_from_main(
-            self.accelerator, lambda: check_pixels.check(apart, recipe.data, of_bytes)
+            self.accelerator, lambda: check_pixels.check(checked, recipe.data, of_bytes)
         )
         return splits._replace(guesses=(*splits.guesses, *warnings))
 
@@ -103,10 +102,13 @@ class Session:
 
 @contextmanager
 def session(run: Run) -> Iterator[Session]:
-    """Start the process group of a run.
+    """Start the processes of a run, and end the run's resources with the body.
 
     compute.precision=auto becomes the precision of the machine. If a process does not arrive within
     compute.patience, all processes are ended.
+
+    Args:
+        run: The run, or a folder of features.
 
     Raises:
         UserError: The processes do not suit the recipe, a file cannot be read or written, or memory
@@ -123,7 +125,8 @@ def session(run: Run) -> Iterator[Session]:
             stack.enter_context(report_lost_workers())
             yield Session(run, accelerator, watchdog, stack)
     except (OSError, RuntimeError, MemoryError) as error:
-        if shortage := describe_shortage(error, resources.largest_sizes(run.recipe)):
+        shortage = describe_shortage(error, resources.largest_sizes(run.recipe))
+        if shortage:
             raise UserError(shortage) from None
         if not isinstance(error, OSError):
             raise
@@ -131,10 +134,15 @@ def session(run: Run) -> Iterator[Session]:
 
 
 def _file_error(error: OSError, recipe: Recipe, folder: Path) -> UserError:
-    """Return the error for a file that cannot be read or written, in a line."""
-    place = error.filename
+    """Return the error for a file that cannot be read or written, in a line.
+
+    Args:
+        error: Error of the operating system.
+        recipe: Recipe of the run.
+        folder: Folder of the run. The message names out= only for files in this folder.
+    """
+    file = error.filename or folder
     reason = error.strerror or str(error)
-    if place and not Path(os.fsdecode(place)).resolve().is_relative_to(folder.resolve()):
-        # not in the run's folder: naming out= would mislead
-        return UserError(f"{place}: {reason}")
-    return UserError(f"out={recipe.out}: {place or folder}: {reason}")
+    if Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve()):
+        return UserError(f"out={recipe.out}: {file}: {reason}")
+    return UserError(f"{file}: {reason}")

@@ -111,7 +111,8 @@ class TrainingJob:
 
     def loader(self) -> DataLoader:
         """Return the batches of this process from the current step to the last step."""
-        recipe, first, last = self.recipe, self.state.step, self.recipe.optim.steps
+        recipe = self.recipe
+        first, last = self.state.step, recipe.optim.steps
         return loaders.training_loader(
             self.images,
             recipe.data,
@@ -207,6 +208,10 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     If an objective compares the images of a batch, a step must be a single pass. In several passes,
     each image would be compared with fewer images, and the loss would be different.
 
+    Args:
+        recipe: Recipe of the run.
+        batch_layout: How a batch is divided among processes and passes.
+
     Raises:
         UserError: The objective needs a single pass and a step has several, or the objective
             refuses the device batch.
@@ -215,11 +220,18 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
     needed = recipe.optim.batch // batch_layout.processes
-    text = f"objective={recipe.objective} needs all images of a step in a single pass"
     if recipe.compute.batch is None:
-        text += f", and an estimated {batch_layout.device_batch} of {needed} images fit into memory"
-    remedy = f"Use compute.batch={needed}, more processes or a smaller optim.batch=."
-    raise recipe.error("compute.batch", f"{text}. {remedy}")
+        raise recipe.error(
+            "compute.batch",
+            f"objective={recipe.objective} needs all images of a step in a single pass, and an "
+            f"estimated {batch_layout.device_batch} of {needed} images fit into memory. "
+            f"Use compute.batch={needed}, more processes or a smaller optim.batch=.",
+        )
+    raise recipe.error(
+        "compute.batch",
+        f"objective={recipe.objective} needs all images of a step in a single pass. "
+        f"Use compute.batch={needed}, more processes or a smaller optim.batch=.",
+    )
 
 
 def _build_state(
@@ -229,7 +241,15 @@ def _build_state(
     batch_layout: BatchLayout,
     accelerator: distributed.WatchedAccelerator,
 ) -> State:
-    """Build the optimiser, the schedule and the strategy of an objective."""
+    """Build the training state of an objective: optimiser, schedule, strategy and averages.
+
+    Args:
+        objective: Objective on the device.
+        recipe: Recipe of the run.
+        splits: Images of the run.
+        batch_layout: How a batch is divided among processes and passes.
+        accelerator: Processes of the run.
+    """
     average = optim.build_average(objective, recipe.optim.average)
     optimizer, schedule = optim.build_optimizer(objective, recipe.optim)
     compiles = recipe.compute.compile
@@ -265,9 +285,14 @@ def loop_settings(recipe: Recipe) -> LoopSettings:
 def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]:
     """Load the weights of `init=` into the network, unless the run has a checkpoint.
 
+    Args:
+        network: Encoder of the run, with fresh weights.
+        run: Run with the recipe and the checkpoints.
+
     Returns:
-        The facts that environment.json records about the weights. For a run with a checkpoint, they
-        have the present hashes of files that still exist, so that changed files are noticed.
+        The facts that environment.json records about the weights. For a run with a checkpoint,
+        these are the recorded facts, with the present hashes of files that still exist, so that
+        changed files are noticed.
     """
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(network, run.recipe.init_source)
@@ -281,6 +306,10 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 
 def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     """Load the weights of the objective's teachers, unless the run has a checkpoint.
+
+    Args:
+        objective: Objective of the run.
+        run: Run with the recipe and the checkpoints.
 
     Returns:
         The facts that environment.json records about the weights. Empty for a run with a
@@ -296,8 +325,10 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
         source = run.recipe.sources()[key]
         network_options = run.recipe.value(source.network_key)
         if network_options | source.network_values() != network_options:
-            text = f"{source.option} describes another network. Leave out {source.network_key}."
-            raise UserError(f"{source.network_key}: {text}")
+            raise UserError(
+                f"{source.network_key}: {source.option} describes another network. "
+                f"Leave out {source.network_key}."
+            )
         facts["before"] = upstream_cost(run.recipe)
         loaded = weights.load_weights(network, source)
         facts[source.kind] = {"weights": loaded} | source.identity()
@@ -305,7 +336,7 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
 
 
 def resume(job: TrainingJob) -> None:
-    """Load the newest intact checkpoint, if any, and cut later rows off the metrics. Collective.
+    """Load the newest intact checkpoint, if any, and drop later rows of metrics. Collective.
 
     Raises:
         UserError: All checkpoints are damaged, the checkpoint is another run's, a process does not
@@ -325,10 +356,11 @@ def resume(job: TrainingJob) -> None:
 
 
 def _copy_trunk_checkpoint(job: TrainingJob) -> None:
-    """Copy the checkpoint of resume=RUN@STEP into the run's folder, if it has no checkpoint yet.
+    """Copy the checkpoint of resume=RUN@STEP into the run's folder.
 
     The folder is then like the folder of a run that was stopped at this step. The copied record of
-    trained images also has the images that the other run saw after the step.
+    trained images also has the images that the other run saw after the step. Nothing is copied if
+    the run already has a checkpoint.
 
     Raises:
         UserError: The checkpoint is damaged or belongs to a third run, or the other run had other
@@ -370,8 +402,10 @@ def _newest_checkpoint(job: TrainingJob) -> str | None:
             return path.name
         job.run.warn(f"the checkpoint {path} is damaged and is skipped")
     if checkpoints:
-        text = f"all checkpoints are damaged. To start again, remove {job.run.checkpoints}."
-        raise UserError(f"name={job.recipe.name}: {text}")
+        raise UserError(
+            f"name={job.recipe.name}: all checkpoints are damaged. "
+            f"To start again, remove {job.run.checkpoints}."
+        )
     return None
 
 
@@ -386,16 +420,19 @@ def _restore(job: TrainingJob, path: Path) -> None:
         UserError: The checkpoint is another run's or holds no training state of this model, or the
             run began at another step or run than the recipe says.
     """
-    prefix = f"name={job.recipe.name}: {path}"
     try:
         saved = checkpoint.load(path)
         if saved["recipe"] != recipe_hash(job.recipe):
-            raise UserError(f"{prefix} belongs to another run. Remove the checkpoint.")
+            raise UserError(
+                f"name={job.recipe.name}: {path} belongs to another run. Remove the checkpoint."
+            )
         job.state.load(saved)
         check_start(job.recipe, job.state.trunk)
     except UserError:
         raise
     except Exception as error:  # torch, pickle and parts of the state raise many types of errors
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        text = f"holds no training state of this run ({why}). Remove the checkpoint."
-        raise UserError(f"{prefix} {text}") from None
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(
+            f"name={job.recipe.name}: {path} holds no training state of this run ({reason}). "
+            "Remove the checkpoint."
+        ) from None

@@ -104,14 +104,14 @@ def _time_steps(job: TrainingJob) -> list[float]:
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
     # the schedule was built before, so it is still the schedule of the whole run
     recipe.optim.steps = min(MOST_STEPS, recipe.optim.steps)
-    ends: list[float] = []
+    times: list[float] = []  # when each step began, and when the last step ended
 
-    def settled(step: int) -> bool:  # called before each step
-        ends.append(time.perf_counter())
-        return step >= WARM + LEAST_STEPS and ends[-1] - ends[WARM] >= LEAST_SECONDS
+    def is_settled(step: int) -> bool:  # called before each step
+        times.append(time.perf_counter())
+        return step >= WARM + LEAST_STEPS and times[-1] - times[WARM] >= LEAST_SECONDS
 
     with InterruptibleLoader(job.loader()) as passes:
-        loop.train(job.state, passes, setup.loop_settings(recipe), stop=settled)
+        loop.train(job.state, passes, setup.loop_settings(recipe), stop=is_settled)
     if job.state.step == recipe.optim.steps:
-        ends.append(time.perf_counter())
-    return [after - before for before, after in itertools.pairwise(ends)]
+        times.append(time.perf_counter())
+    return [after - before for before, after in itertools.pairwise(times)]

@@ -94,9 +94,9 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 def _measure_baselines(job: TrainingJob) -> None:
     """Fit and measure the baselines of the objective, and probe the loaded initial weights.
 
-    At step 0, the baselines are fitted to BASELINE_IMAGES training images; later, the checkpoint
-    holds fitted baselines. They are measured on the held-out images. Initial weights of `init=` are
-    probed here, before the first step changes them.
+    At step 0, the baselines are fitted to BASELINE_IMAGES training images. Later, the checkpoint
+    holds the fitted baselines. The held-out images are used to measure baselines. Initial weights
+    of `init=` are probed here, before the first step changes them.
 
     Raises:
         UserError: The baselines of a plugin are invalid.
@@ -118,8 +118,10 @@ def _measure_baselines(job: TrainingJob) -> None:
             if is_from_plugin(type(declared)) and job.accelerator.is_main_process:
                 for metric in declared.metrics:
                     if isinstance(metric, Baseline) and metric.name not in baselines:
-                        text = "was not measured: baselines() returned no value, or a count of 0"
-                        job.run.warn(f"baseline {metric.name} {text}")
+                        job.run.warn(
+                            f"baseline {metric.name} was not measured: baselines() returned no "
+                            "value, or a count of 0"
+                        )
     # without loaded weights, the first evaluation measures the probes' baselines
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
@@ -146,21 +148,30 @@ def _try_plugin(job: TrainingJob) -> None:
     if not accelerator.is_main_process:
         return
     lacks_pool = is_from_plugin(type(recipe.declared)) and not recipe.declared.sets_pool
-    if recipe.pool not in pools and (pools or lacks_pool):
-        text = f"the loss uses encoder.feature with pool={', '.join(pools)}"
-        if not pools:
-            text = "the loss does not use encoder.feature, and the plugin declares no pool"
-        job.run.warn(f"{text}. The probes and the export use pool={recipe.pool}")
+    if pools and recipe.pool not in pools:
+        job.run.warn(
+            f"the loss uses encoder.feature with pool={', '.join(pools)}. "
+            f"The probes and the export use pool={recipe.pool}"
+        )
+    if not pools and lacks_pool:
+        job.run.warn(
+            "the loss does not use encoder.feature, and the plugin declares no pool. "
+            f"The probes and the export use pool={recipe.pool}"
+        )
     if not any(weight.requires_grad for weight in job.objective.encoder.parameters()):
         job.run.warn(f"{describe_plugin_class(job.objective)}: no weight of the encoder is trained")
 
 
 def _pools_used(encoder: Any, forward: Callable[[], object]) -> set[str]:
-    """Call `forward`, and return how it pools the encoder's tokens: {"token"}, {"avg"}, both or {}.
+    """Run a forward pass, and return how it pools the encoder's tokens.
 
     Args:
         encoder: Encoder that `forward` uses.
-        forward: Runs a forward pass.
+        forward: Function that runs a forward pass.
+
+    Returns:
+        Values of `pool`, "token" and "avg", with which encoder.feature was called. Empty if it was
+        not called.
     """
     pools: set[str] = set()
 
@@ -211,8 +222,10 @@ def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watc
             distributed.on_main(accelerator, best.drop_unsaved)
         content = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
-            text = f"this run has trained on more than {seen_images.LIMIT:,} images"
-            callbacks.note(f"{text}. Evaluations do not know which later images were seen")
+            callbacks.note(
+                f"this run has trained on more than {seen_images.LIMIT:,} images. "
+                "Evaluations do not know which later images were seen"
+            )
         distributed.on_main(accelerator, lambda: _save(job, saver, content, callbacks))
 
     def finish_saving() -> None:
@@ -276,17 +289,25 @@ def _stop(job: TrainingJob, where: str, saved: int) -> None:
         SystemExit: With NOT_SAVED if the last steps were not saved, else with STOPPED.
     """
     has_lost_steps = saved < job.state.step
-    if has_lost_steps:
-        outcome = f"saved only up to step {saved:,}" if saved else "not saved"
+    if has_lost_steps and saved:
+        outcome = f"saved only up to step {saved:,}. The same command resumes the run."
+    elif has_lost_steps:
+        outcome = "not saved. The same command restarts the run."
+    elif saved:
+        outcome = "saved. The same command resumes the run."
     else:
-        outcome = "saved" if saved else "nothing to save yet"
-    again = "resumes" if saved else "restarts"
-    job.accelerator.print(f"stopped     {where}, {outcome}. The same command {again} the run.")
+        outcome = "nothing to save yet. The same command restarts the run."
+    job.accelerator.print(f"stopped     {where}, {outcome}")
     raise SystemExit(preemption.NOT_SAVED if has_lost_steps else preemption.STOPPED)
 
 
 def _check_first_features(job: TrainingJob, callbacks: loop.Callbacks) -> None:
-    """Write a row with the collapse measures of the initial weights, for later comparison."""
+    """Write a row with the collapse measures of the initial weights, for later comparison.
+
+    Args:
+        job: Run that begins.
+        callbacks: Receive the row.
+    """
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)
@@ -324,7 +345,7 @@ def _nonfinite_policy(job: TrainingJob, callbacks: loop.Callbacks) -> nonfinite.
         samples_of,
         callbacks.warn,
         job.accelerator.is_main_process,
-        describe_plugin_class(job.objective) if recipe.plugin else "",
+        f"the loss of {describe_plugin_class(job.objective)}" if recipe.plugin else "the loss",
     )
 
 

@@ -3,7 +3,7 @@
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,13 @@ Means = dict[str, tuple[float, int]]
 
 
 def sums(**values: Tensor) -> Metrics:
-    """Add up the values of images, and return (sum, number of images) for each metric.
+    """Add up the values of the images in a batch, for each metric.
 
     Args:
-        **values: A tensor (B,) for each name of a metric.
+        **values: {name of a metric: tensor (B,) with one value per image}.
+
+    Returns:
+        {name: (sum of the values, number of images)}, float64 scalars without a gradient.
 
     Raises:
         UserError: A tensor does not have exactly one dimension.
@@ -34,10 +37,12 @@ def sums(**values: Tensor) -> Metrics:
     metrics: Metrics = {}
     for name, value_B in values.items():
         if value_B.ndim != 1:
-            text = f"the tensor has shape {(*value_B.shape,)}. Give one value per image, (B,)."
-            raise UserError(f"{_caller()}: sums({name}=...): {text}")
-        images = torch.full((), float(len(value_B)), dtype=torch.float64, device=value_B.device)
-        metrics[name] = (value_B.detach().double().sum(), images)
+            raise UserError(
+                f"{_caller()}: sums({name}=...): the tensor has shape {(*value_B.shape,)}. "
+                "Give one value per image, (B,)."
+            )
+        num_images = torch.full((), float(len(value_B)), dtype=torch.float64, device=value_B.device)
+        metrics[name] = (value_B.detach().double().sum(), num_images)
     return metrics
 
 
@@ -50,9 +55,10 @@ def both_views(batch: Batch) -> Tensor:
     """
     num_views = 1 if batch.views is None else batch.views.shape[1]
     if batch.views is None or num_views != VIEWS:
-        text = f"expected {VIEWS} views of each image, and the batch has {num_views}"
-        remedy = 'Add shared = ("views",) to the declaration.'
-        raise UserError(f"{_caller()}: {text}. {remedy}")
+        raise UserError(
+            f"{_caller()}: expected {VIEWS} views of each image, and the batch has {num_views}. "
+            'Add shared = ("views",) to the declaration.'
+        )
     return batch.views
 
 
@@ -69,12 +75,13 @@ class Output(NamedTuple):
 
 
 def describe_class(kind: type) -> str:
-    """Return the file and the name of a class, with which error messages begin."""
-    return f"{getattr(sys.modules.get(kind.__module__), '__file__', '')}: {kind.__name__}"
+    """Return "FILE: CLASS" for a class, with which error messages begin."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", "")
+    return f"{file}: {kind.__name__}"
 
 
 def _caller() -> str:
-    """Return the file and the name of the method that called `sums` or `both_views`.
+    """Return "FILE: METHOD" for the method that called `sums` or `both_views`.
 
     Error messages begin with this text.
     """
@@ -89,9 +96,10 @@ class RequiresMethods(nn.Module, ABC):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        if missing := sorted(cls.__abstractmethods__):
-            text = f"methods are missing. Define {', '.join(missing)}."
-            raise UserError(f"{describe_class(cls)}: {text}")
+        missing = sorted(cls.__abstractmethods__)
+        if missing:
+            names = ", ".join(missing)
+            raise UserError(f"{describe_class(cls)}: methods are missing. Define {names}.")
         return super().__new__(cls)
 
 
@@ -235,19 +243,26 @@ class Objective(RequiresMethods):
         return {}
 
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """Return the probabilities of prototypes for images, {metric: (B, K)}, by default none.
+        """Compute the probabilities of K prototypes for each of B images.
 
-        Each run measures from these probabilities how much prototypes tell about images.
+        From these probabilities, a run measures how much an image's prototype tells about the
+        image. The default has no prototypes.
+
+        Args:
+            batches: Batches with B images in total.
+
+        Returns:
+            {metric: probabilities (B, K)}.
         """
         return {}
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        """Draw what the objective predicts for images.
+        """Draw what the objective predicts for the B images of a batch.
 
         Only objectives whose declaration has a `figure` need this method.
 
         Returns:
-            {title: pictures, uint8 (B, 3, H, W)}.
+            {title: a picture for each image, uint8 (B, 3, H, W)}.
         """
         return {}
 
@@ -274,11 +289,12 @@ class Objective(RequiresMethods):
 
         These are all tensors of the state except those of the encoder and of teachers' encoders.
         """
-        encoders = [self.encoder, *(m.encoder for m in self.modules() if isinstance(m, Teacher))]
+        teachers = [module for module in self.modules() if isinstance(module, Teacher)]
+        encoders = [self.encoder, *(teacher.encoder for teacher in teachers)]
         modules = self.named_modules(remove_duplicate=False)
-        left_out = tuple(f"{name}." for name, module in modules if module in encoders)
+        encoder_prefixes = tuple(f"{name}." for name, module in modules if module in encoders)
         state = self.state_dict().items()
-        return {name: value for name, value in state if not name.startswith(left_out)}
+        return {name: value for name, value in state if not name.startswith(encoder_prefixes)}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
         """Load the tensors that `heads` of a trained objective returned.
@@ -292,8 +308,9 @@ class Objective(RequiresMethods):
             KeyError: Tensors are missing. The message names them.
             RuntimeError: The tensors have the shapes of another network.
         """
-        if missing := [name for name in self.heads() if name not in heads]:
-            raise KeyError(f"lacks {', '.join(missing)}")
+        missing = [name for name in self.heads() if name not in heads]
+        if missing:
+            raise KeyError(f"the tensors {', '.join(missing)} are missing")
         self.load_state_dict(heads, strict=False)
 
 
@@ -303,43 +320,60 @@ def check_output(objective: Objective, output: Output) -> None:
     The metrics must include "loss", and each metric must have a row in a declaration, because it
     would not be shown otherwise.
 
+    Args:
+        objective: The plugin's objective.
+        output: What `forward` returned, which may be anything.
+
     Raises:
         UserError: The output is something else. The message names the plugin's file and class and
             what is expected.
     """
-
-    def refuse(text: str) -> NoReturn:
-        raise UserError(f"{describe_plugin_class(objective)}: {text}")
-
+    place = describe_plugin_class(objective)
     if not isinstance(output, Output):
-        refuse(f"forward returns {type(output).__name__}. Return Output(loss, metrics).")
+        returned = type(output).__name__
+        raise UserError(f"{place}: forward returns {returned}. Return Output(loss, metrics).")
     if output.loss.ndim:
-        shape = (*output.loss.shape,)
-        refuse(f"the loss has shape {shape}. Return a scalar, for example loss.mean().")
+        raise UserError(
+            f"{place}: the loss has shape {(*output.loss.shape,)}. "
+            "Return a scalar, for example loss.mean()."
+        )
     for name, pair in output.metrics.items():
         if not isinstance(pair, tuple) or [getattr(x, "ndim", 1) for x in pair] != [0, 0]:
-            refuse(f"metric {name} is not a pair (sum, count) of scalars. Use sums(...).")
+            raise UserError(
+                f"{place}: metric {name} is not a pair (sum, count) of scalars. Use sums(...)."
+            )
         if not has_row(name):
-            plugins = (declared for declared in all_declared() if is_from_plugin(type(declared)))
-            rows = [row for plugin in plugins for row in plugin.metrics]
-            declared_names = [row.name for row in rows if isinstance(row, Metric)]
-            near = suggest(name, ["loss", "accuracy", *declared_names])
-            remedy = f"Add Metric({name!r}) to the metrics of the declaration"
-            refuse(f"metric {name} is not declared. {remedy} ({near}).")
+            known = ["loss", "accuracy"]
+            for declared in all_declared():
+                if is_from_plugin(type(declared)):
+                    known += [row.name for row in declared.metrics if isinstance(row, Metric)]
+            near = suggest(name, known)
+            raise UserError(
+                f"{place}: metric {name} is not declared. "
+                f"Add Metric({name!r}) to the metrics of the declaration ({near})."
+            )
     if "loss" not in output.metrics:
         names = ", ".join(output.metrics) or "{}"
-        refuse(f"the metric loss is missing among the metrics {names}. Return a metric loss.")
+        raise UserError(
+            f"{place}: the metric loss is missing among the metrics {names}. Return a metric loss."
+        )
 
 
 def check_gradient(objective: Objective, loss: Tensor) -> None:
     """Check that a training loss depends on weights.
 
+    Args:
+        objective: The objective that the error message names.
+        loss: The loss, a scalar.
+
     Raises:
         UserError: The loss has no gradient.
     """
     if not loss.requires_grad:
-        text = "the loss has no gradient. Compute the loss without detach() and no_grad()."
-        raise UserError(f"{describe_plugin_class(objective)}: {text}")
+        raise UserError(
+            f"{describe_plugin_class(objective)}: the loss has no gradient. "
+            "Compute the loss without detach() and no_grad()."
+        )
 
 
 def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
@@ -356,37 +390,39 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
         baseline = find_baseline(name)
         if baseline is None:
             near = suggest(name, [declared.name for declared in all_baselines()])
-            text = f"Add Baseline({name!r}, ...) to the metrics of the declaration ({near})."
             raise UserError(
-                f"{describe_plugin_class(objective)}: baseline {name} is not declared. {text}"
+                f"{describe_plugin_class(objective)}: baseline {name} is not declared. "
+                f"Add Baseline({name!r}, ...) to the metrics of the declaration ({near})."
             )
         check_share(objective, name, value, baseline.compared_with[0])
 
 
-def check_share(objective: Objective, name: str, value: float, metric: str = "") -> None:
-    """Check that a value is between 0 and 1 if the metric's unit is a share.
+def check_share(objective: Objective, name: str, value: float, metric: str) -> None:
+    """Check that a value is between 0 and 1 if its unit is a share.
 
     Args:
         objective: The objective that the error message names.
         name: Name of the metric or of the baseline.
         value: The value to check.
-        metric: Metric that a baseline is compared with, "" if `name` is a metric.
+        metric: Name of the metric whose unit the value has: `name`, or for a baseline the metric
+            that it is compared with.
 
     Raises:
         UserError: The value is out of range.
     """
     excess = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
-    if find_metric(metric or name).unit == SHARE and excess > 1e-6:
-        text = f"metric {name} is {value:.4g}. Values in the unit SHARE are between 0 and 1."
-        raise UserError(f"{describe_plugin_class(objective)}: {text}")
+    if find_metric(metric).unit == SHARE and excess > 1e-6:
+        raise UserError(
+            f"{describe_plugin_class(objective)}: metric {name} is {value:.4g}. "
+            "Values in the unit SHARE are between 0 and 1."
+        )
 
 
 def describe_plugin_class(objective: Objective) -> str:
-    """Return the file and the name of the class that a plugin defines, for error messages.
+    """Return "FILE: CLASS" for the class that a plugin defines, with which error messages begin.
 
     The class is the objective or its target. Without a plugin, the class is the objective's.
     """
-    classes = (
-        type(module) for module in objective.modules() if isinstance(module, RequiresMethods)
-    )
-    return describe_class(next(filter(is_from_plugin, classes), type(objective)))
+    modules = [module for module in objective.modules() if isinstance(module, RequiresMethods)]
+    plugin_classes = [type(module) for module in modules if is_from_plugin(type(module))]
+    return describe_class(plugin_classes[0] if plugin_classes else type(objective))

@@ -102,5 +102,7 @@ def _check_built(
     declared: ObjectiveDeclaration | TargetDeclaration, built: object, kind: type
 ) -> None:
     if not isinstance(built, kind):
-        text = f"build returns {type(built).__name__}. Return an instance of {kind.__name__}."
-        raise UserError(f"{describe_class(type(declared))}: {text}")
+        raise UserError(
+            f"{describe_class(type(declared))}: build returns {type(built).__name__}. "
+            f"Return an instance of {kind.__name__}."
+        )

@@ -74,20 +74,33 @@ def sample(
 def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> Tensor:
     """Draw MASK, RANDOM or KEEP for each corrupted patch, int64 (B, K).
 
-    Thresholds are integers in units of 2^-24, so that no rounding of floats decides.
+    Probabilities are compared in integers, in units of 2^-24, so that no rounding of floats
+    decides.
+
+    Args:
+        key_B1: Random streams of the images, int64.
+        corrupted_BK: Index of each corrupted patch in the image, int64.
+        mask: Probability of MASK.
+        random: Probability of RANDOM.
     """
     # Patch p of an image draws its order, kind and source with the counters 3 p, 3 p + 1, 3 p + 2
     draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
-    not_mask_BK = (draw_BK >= round(mask * 2**24)).long()
-    keep_BK = (draw_BK >= round((mask + random) * 2**24)).long()
-    return not_mask_BK + keep_BK  # MASK is 0, RANDOM 1 and KEEP 2
+    is_not_mask_BK = draw_BK >= round(mask * 2**24)
+    is_keep_BK = draw_BK >= round((mask + random) * 2**24)
+    return is_not_mask_BK.long() + is_keep_BK.long()  # MASK is 0, RANDOM 1 and KEEP 2
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:
     """Draw the patch that replaces each corrupted patch, int64 (B, K).
 
-    All other patches of the image or of the device batch (`source`) are equally likely. If there is
-    no other patch, the corrupted patch is returned.
+    All other patches of the image or of the device batch are equally likely. If there is no other
+    patch, the corrupted patch is returned.
+
+    Args:
+        key_B1: Random streams of the images, int64.
+        corrupted_BK: Index of each corrupted patch in the image, int64.
+        patches: Number of patches N of an image.
+        source: "image" or "batch".
 
     Returns:
         Rows of the batch's (B N) embeddings, image after image.
@@ -100,10 +113,11 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
     else:
         candidates = patches * images
         first_row_BK = torch.zeros_like(corrupted_row_BK)
-    # Draw one of candidates - 1 rows. Add 1 from the corrupted patch's row on, to skip this row
-    offset_BK = rng.integers(key_B1, 3 * corrupted_BK + 2, max(1, candidates - 1))
-    row_BK = first_row_BK + offset_BK
-    return row_BK + (row_BK >= corrupted_row_BK).long() * min(1, candidates - 1)
+    if candidates == 1:
+        return corrupted_row_BK
+    # Draw one of the other rows: rows from the corrupted patch's row on move up by one
+    drawn_row_BK = first_row_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, candidates - 1)
+    return drawn_row_BK + (drawn_row_BK >= corrupted_row_BK).long()
 
 
 def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
@@ -145,6 +159,11 @@ def _blocks(key_B1: Tensor, index_N: Tensor, grid: int) -> Tensor:
 
     The sides of a rectangle are between a quarter and half of the grid's side. All positions at
     which a rectangle covers at least one patch are equally likely.
+
+    Args:
+        key_B1: Random streams of the images, int64.
+        index_N: Numbers of the patches, 0 .. N-1.
+        grid: Side of the image, in patches.
 
     Returns:
         Numbers of rectangles, int64 (B, N), or BLOCKS for a patch that no rectangle covers.
@@ -210,6 +229,10 @@ def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
 
     Prefer pixels, which have no gradient. Embeddings have a gradient, and a GPU adds up the
     gradients of the copies of a source in no fixed order.
+
+    Args:
+        x_BND: Embeddings or pixels of all patches.
+        corruption: The corrupted patches, and the source of each.
     """
     row_BN = torch.arange(x_BND[..., 0].numel(), device=x_BND.device).view(x_BND.shape[:2])
     unchanged_row_BK = gather_corrupted(row_BN, corruption)

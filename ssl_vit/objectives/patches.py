@@ -94,12 +94,14 @@ class PatchPrediction(Objective):
             UserError: The shape differs.
         """
         if tuple(shape) != tuple(expected):
-            text = f"shape {tuple(shape)}; expected {tuple(expected)}"
-            raise UserError(f"{describe_class(type(self.target))}: {what}: {text}")
+            raise UserError(
+                f"{describe_class(type(self.target))}: {what} has shape {tuple(shape)}. "
+                f"Return shape {tuple(expected)}."
+            )
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
-        drawn_B43HW = reconstruction.reconstruct(self, batch).panels_B43HW
-        return dict(zip(reconstruction.TITLES, drawn_B43HW.unbind(1), strict=True))
+        panels_B43HW = reconstruction.reconstruct(self, batch).panels_B43HW
+        return dict(zip(reconstruction.TITLES, panels_B43HW.unbind(1), strict=True))
 
 
 def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:

@@ -98,15 +98,16 @@ def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
         UserError: The target renders something other than images of patches.
     """
     rendered = target.render(truth_BN)
-    sides = [side for side in range(1, patch + 1) if patch % side == 0]
-    shapes = [(*truth_BN.shape[:2], side, side, 3) for side in sides]
+    divisors = [side for side in range(1, patch + 1) if patch % side == 0]
+    allowed_shapes = [(*truth_BN.shape[:2], side, side, 3) for side in divisors]
     # A plugin may return anything, also something without dtype and shape
-    kind = getattr(rendered, "dtype", type(rendered))
+    dtype = getattr(rendered, "dtype", type(rendered))
     shape = (*getattr(rendered, "shape", ()),)
-    if kind != torch.uint8 or shape not in shapes:
-        expected = f"uint8 (B, N, c, c, 3), where c divides {patch}, the side of a patch"
-        text = f"render returns {kind} of shape {shape}. Return {expected}."
-        raise UserError(f"{describe_class(type(target))}: {text}")
+    if dtype != torch.uint8 or shape not in allowed_shapes:
+        raise UserError(
+            f"{describe_class(type(target))}: render returns {dtype} of shape {shape}. "
+            f"Return uint8 (B, N, c, c, 3), where c divides {patch}, the side of a patch."
+        )
     return _filled(rendered, patch)
 
 

@@ -84,7 +84,13 @@ class Head(nn.Module):
 
 
 def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
-    """Build the three linear layers of a head, with the initial weights of the authors."""
+    """Build the three linear layers of a head, with the initial weights of the authors.
+
+    Args:
+        inputs: Width of the input.
+        hidden: Width of the two hidden layers.
+        width: Width of the output.
+    """
     mlp = nn.Sequential(
         nn.Linear(inputs, hidden),
         nn.GELU(),
@@ -191,9 +197,13 @@ class Assignment(StepHooks):
     def _sinkhorn(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
         """Return probabilities (X, K) by the Sinkhorn-Knopp algorithm.
 
-        Each step divides by the total of each prototype over the counted images of all processes,
-        then by the total of each image. Logarithms are used, because exponentials would exceed the
-        range of float32. If no image counts, the result is a softmax.
+        Each step divides by the total of each prototype over the counted rows of all processes,
+        then by the total of each row. Logarithms are used, because exponentials would exceed the
+        range of float32. If no row counts, the result is a softmax.
+
+        Args:
+            logits_XK: The teacher's logits.
+            counted_X: Rows that count in the totals of prototypes, bool. None: all rows.
         """
         log_XK = logits_XK / self.temperature
         for _ in range(SINKHORN_STEPS):
@@ -201,7 +211,7 @@ class Assignment(StepHooks):
             if counted_X is not None:
                 counted_XK = log_XK.masked_fill(~counted_X[:, None], -torch.inf)
             mass_K = global_batch.gather(counted_XK.logsumexp(0)[None]).logsumexp(0)
-            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no image counts
+            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no row counts
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
 

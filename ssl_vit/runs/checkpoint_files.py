@@ -22,17 +22,20 @@ def step_of(path: Path) -> int:
 
 
 def remove(path: Path, written: Collection[str] = (MANIFEST, STATE)) -> None:
-    """Remove a checkpoint, or another folder of a step.
+    """Remove a checkpoint, or another folder of a step, but keep the user's files.
 
-    The folder is renamed first, so that a kill leaves no checkpoint with missing files. Files that
-    are not named in `written` are kept in NAME.kept.
+    The folder is renamed first, so that a kill leaves no checkpoint with missing files.
+
+    Args:
+        path: Folder of the checkpoint.
+        written: Names of the files that a run writes. Other files are moved to NAME.kept.
     """
-    others = [] if path.is_symlink() or not path.is_dir() else list(path.iterdir())
-    for checkpoint in others:
-        if checkpoint.name not in written and not checkpoint.name.startswith("."):
+    entries = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
+    for entry in entries:
+        if entry.name not in written and not entry.name.startswith("."):
             kept = path.with_name(f"{path.name}.kept")
             kept.mkdir(exist_ok=True)
-            checkpoint.rename(kept / checkpoint.name)
-    hidden = path.with_name(f".{path.name}.0")  # no process has that number
+            entry.rename(kept / entry.name)
+    hidden = path.with_name(f".{path.name}.0")  # no process has the number 0
     path.rename(hidden)
     files.remove(hidden)

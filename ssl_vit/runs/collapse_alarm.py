@@ -43,27 +43,31 @@ class CollapseAlarm(Callback):
             return
         out_of_bounds = self._out_of_bounds(row)
         self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in out_of_bounds}
-        for name, text in out_of_bounds.items():
+        for name, finding in out_of_bounds.items():
             if self.in_a_row[name] == IN_A_ROW:
-                self.warn(f"step {row['step']}: features may be collapsing: {text}")
+                self.warn(f"step {row['step']}: features may be collapsing: {finding}")
 
     def _out_of_bounds(self, row: Row) -> Mapping[str, str]:
-        """Return `{measure: text of the warning}` for the measures that are out of bounds."""
+        """Return {measure: a sentence with its value and its bound} of measures out of bounds."""
         assert self.first is not None
         rank, first_rank = row[RANK], self.first[RANK]
-        texts = {}
+        findings = {}
         # `not >=` instead of `<`, so that NaN is out of bounds
         if not rank >= LEAST_RANK * first_rank:
-            under = f"under {LEAST_RANK:.0%} of {first_rank:.1f}, the rank at step"
-            texts[RANK] = f"effective rank {rank:.1f}, {under} {self.first['step']}"
+            findings[RANK] = (
+                f"the effective rank is {rank:.1f}, which is under {LEAST_RANK:.0%} of "
+                f"{first_rank:.1f}, the rank at step {self.first['step']}"
+            )
         if not row[COSINE] <= MOST_COSINE:
-            over = f"over {MOST_COSINE:g}"
-            texts[COSINE] = f"mean cosine {row[COSINE]:.4f} between features of two images, {over}"
+            findings[COSINE] = (
+                f"the mean cosine between features of two images is {row[COSINE]:.4f}, which is "
+                f"over {MOST_COSINE:g}"
+            )
         for name, what in INFORMATION.items():
             share = row.get(name)
             if share is not None and not share >= LEAST_INFORMATION:
-                under = f"under {LEAST_INFORMATION:.0%}"
-                texts[name] = (
-                    f"the prototype of {what} has {share:.1%} of the possible information, {under}"
+                findings[name] = (
+                    f"the prototype of {what} has {share:.1%} of the possible information, which "
+                    f"is under {LEAST_INFORMATION:.0%}"
                 )
-        return texts
+        return findings

@@ -49,16 +49,17 @@ def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _summary(row: Row) -> str:
     """Describe a row of training metrics: loss, first main metric, learning rate and speed."""
-    measured = [
-        f"{find_metric(name).words} {find_metric(name).text(row[name])}"
-        for name in main_metrics()
-        if name in row and name != "loss"
-    ]
-    speed = f"{row['images_per_s']:,.0f} images/s  data wait {row['data_wait']:.0%}"
+    parts = ["no labels seen"]
+    if "loss" in row:
+        parts = [f"loss {find_metric('loss').text(row['loss'])}"]
+    measured = [find_metric(name) for name in main_metrics() if name in row and name != "loss"]
+    parts += [f"{metric.words} {metric.text(row[metric.name])}" for metric in measured[:1]]
+    parts.append(f"lr {row['lr']:.1e}")
+    parts.append(f"{row['images_per_s']:,.0f} images/s")
+    parts.append(f"data wait {row['data_wait']:.0%}")
     if "memory_gib" in row:
-        speed += f"  peak {row['memory_gib']:.1f} GiB"
-    loss = f"loss {find_metric('loss').text(row['loss'])}" if "loss" in row else "no labels seen"
-    return "  ".join([loss, *measured[:1], f"lr {row['lr']:.1e}", speed])
+        parts.append(f"peak {row['memory_gib']:.1f} GiB")
+    return "  ".join(parts)
 
 
 @dataclass(eq=False, repr=False)
@@ -98,6 +99,7 @@ class _Progress(Callback, ABC):
 
         A line about a probe has the value, the interval and the value of fresh weights.
         """
+        step = row["step"]
         values = {
             name.removeprefix(HELD_OUT): value
             for name, value in row.items()
@@ -106,20 +108,22 @@ class _Progress(Callback, ABC):
         if "loss" in values:
             n = "" if self.images is None else f" (n = {format_image_count(self.images)})"
             measured = format_metrics(values, values)  # the values contain the baselines
-            yield f"held out at step {row['step']}: {measured}{n}"
+            yield f"held out at step {step}: {measured}{n}"
         has_probes = any(name.startswith(PROBE) for name in row)
         probes = self.probed() if self.probed and has_probes else {}
         for name, probe in probes.items():
             if not is_model_metric(name):
                 continue
-            text = f"{find_metric(name).words} {probe.value:.1%}"
+            interval = baseline = ""
             if probe.n:
                 low, high = probe.interval(probe.n)
-                text += f" ({low:.1%} to {high:.1%})"
-            if fresh := probes.get(f"{FRESH}{name}"):
-                text += f"; fresh weights {fresh.value:.1%}"
+                interval = f" ({low:.1%} to {high:.1%})"
+            fresh = probes.get(f"{FRESH}{name}")
+            if fresh:
+                baseline = f"; fresh weights {fresh.value:.1%}"
             n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
-            yield f"probe at step {row['step']}: {text} (n = {n})"
+            label = find_metric(name).words
+            yield f"probe at step {step}: {label} {probe.value:.1%}{interval}{baseline} (n = {n})"
 
 
 @dataclass(eq=False, repr=False)
@@ -182,7 +186,8 @@ class ProgressLines(_Progress):
 
     def _print(self, step: int) -> None:
         self.printed_at = time.monotonic()
-        left = (self.printed_at - self.started_at) / max(1, step - self.start) * (self.steps - step)
+        seconds_per_step = (self.printed_at - self.started_at) / max(1, step - self.start)
+        left = seconds_per_step * (self.steps - step)
         row = self.row
         if row and self.row_step != step:
             row = f"at step {self.row_step}: {row}"

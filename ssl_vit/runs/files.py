@@ -73,18 +73,21 @@ def _exchange(unfinished: Path, path: Path, written: Collection[str]) -> None:
 
 
 def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    """Return the unfinished files and folders that processes write or that killed processes left.
+    """Return the unfinished files and folders in a folder.
+
+    A process is writing them, or a killed process has left them.
 
     Args:
         folder: Folder to look in.
-        names: Pattern that matches the final names of the files and folders.
+        names: Pattern of the names that the files and folders have when they are finished.
     """
+    unfinished = []
     with suppress(OSError), os.scandir(folder) as entries:
-        matches = (UNFINISHED.fullmatch(entry.name) for entry in entries)
-        return sorted(
-            folder / match[0] for match in matches if match and names.fullmatch(match["name"])
-        )
-    return []
+        for entry in entries:
+            match = UNFINISHED.fullmatch(entry.name)
+            if match and names.fullmatch(match["name"]):
+                unfinished.append(folder / entry.name)
+    return sorted(unfinished)
 
 
 def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
@@ -103,6 +106,10 @@ def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] =
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file's content, or leave the file unchanged.
 
+    Args:
+        path: File to write, which need not exist.
+        content: Bytes, or text to encode as UTF-8.
+
     Raises:
         OSError: The file cannot be written.
     """
@@ -113,7 +120,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Append to a file, or leave the file unchanged.
+    """Append bytes to a file, or leave the file unchanged.
+
+    Args:
+        path: File, which need not exist.
+        content: Bytes to append.
 
     Raises:
         OSError: The file cannot be written.

@@ -47,8 +47,9 @@ def open_run(folder: Path) -> "Run":
     """
     if not (folder / "recipe.yaml").is_file():
         raise UserError(f"{folder}: no run here, because recipe.yaml is missing. Check the path.")
-    recipe, place = recipe_files.read(folder / "recipe.yaml"), folder.resolve()
-    recipe.out, recipe.name = str(place.parent), place.name
+    recipe = recipe_files.read(folder / "recipe.yaml")
+    resolved = folder.resolve()
+    recipe.out, recipe.name = str(resolved.parent), resolved.name
     return Run(recipe)
 
 
@@ -63,11 +64,11 @@ def parse_row(line: str) -> Row | None:
         return None
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
-    are_numbers = (
-        type(value) is float or (type(value) is int and abs(value) < EXACT)
-        for value in row.values()
-    )
-    return row if all(are_numbers) else None
+    for value in row.values():
+        is_exact = type(value) is int and abs(value) < EXACT
+        if type(value) is not float and not is_exact:
+            return None
+    return row
 
 
 class Run:
@@ -157,15 +158,17 @@ class Run:
             if before:
                 now = {kind: environment.get(kind) or {} for kind in FACTS}
                 identity.check_facts(self.recipe, self.folder, now)
-            for name in LEFT if path.exists() and not before else ():
-                remove(self.folder / name)
+            if path.exists() and not before:
+                for name in LEFT:
+                    remove(self.folder / name)
             write_atomically(self.folder / "recipe.yaml", dump(self.recipe))
             write_atomically(path, json.dumps(environment, indent=2) + "\n")
             for line in self.printed:
                 self.write_log(line)
         except OSError as error:
-            text = f"{self.folder} cannot be written: {error.strerror}"
-            raise UserError(f"out={self.recipe.out}: {text}") from None
+            raise UserError(
+                f"out={self.recipe.out}: {self.folder} cannot be written: {error.strerror}"
+            ) from None
 
     def result(self) -> Result | None:
         """Return the content of result.json, or None if the run has not finished.
@@ -233,8 +236,8 @@ class Run:
         """Keep other writers out while the body runs (lock.hold).
 
         Args:
-            on_lost: A function that is called with the reason if the folder is moved or removed
-                meanwhile. The next write of a line or row notices this.
+            on_lost: A function that the next write of a line or row calls with the reason if the
+                folder was moved or removed meanwhile.
 
         Raises:
             UserError: Another process or thread holds the folder, or it lies in another run's
@@ -263,9 +266,10 @@ class Run:
             UserError: The folder was moved or removed.
         """
         if self.is_moved:
-            text = f"{self.folder} was moved or removed during the run"
-            hint = "To resume a moved run, use name= and out= of the new place."
-            raise UserError(f"name={self.recipe.name}: {text}. {hint}")
+            raise UserError(
+                f"name={self.recipe.name}: {self.folder} was moved or removed during the run. "
+                "To resume a moved run, use name= and out= of the new place."
+            )
 
     @property
     def is_moved(self) -> bool:
@@ -280,5 +284,5 @@ class Run:
         """
         if self.is_moved:
             self.on_lost(f"the loss of the folder {self.folder}")
-            text = "moved or removed during the run"
-            raise FileNotFoundError(errno.ENOENT, text, str(self.folder))
+            reason = "the folder was moved or removed during the run"
+            raise FileNotFoundError(errno.ENOENT, reason, str(self.folder))

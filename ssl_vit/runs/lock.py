@@ -49,16 +49,22 @@ class HeldFolder:
 def check_outside(name: str, folder: Path) -> None:
     """Check that a folder is not inside a run's folder.
 
+    Args:
+        name: Value of name=, for the error message.
+        folder: Folder to check.
+
     Raises:
         UserError: The folder is inside a run's folder.
     """
     for above in folder.resolve().parents:
-        # Lists of runs need fewer files, in order to show the remains of a run
-        # (pages.run_record.is_run). Here both are needed: a user's recipe.yaml next to runs/ must
-        # keep no run from starting
-        if all((above / name).is_file() for name in ("recipe.yaml", "environment.json")):
-            text = f"is inside {above}, the folder of another run. Use another name= or out=."
-            raise UserError(f"name={name}: {folder} {text}")
+        # Both files are needed here, because a user's recipe.yaml next to runs/ must keep no run
+        # from starting. Lists of runs need fewer files, in order to show the remains of a run
+        # (pages.run_record.is_run)
+        if all((above / file).is_file() for file in ("recipe.yaml", "environment.json")):
+            raise UserError(
+                f"name={name}: {folder} is inside {above}, the folder of another run. "
+                "Use another name= or out=."
+            )
 
 
 def is_held(folder: Path) -> bool:
@@ -70,8 +76,8 @@ def writer(folder: Path) -> str | None:
     """Describe the process that writes the folder, according to the lock file, or return None.
 
     The text is like `process 12 on gpu7 since 2026-11-27 06:30:00`. No process writes if the file
-    is empty or names a process of this machine that has ended. A process of another machine counts
-    as alive, because this machine cannot tell.
+    is missing or empty, or names a process of this machine that has ended. A process of another
+    machine counts as alive, because this machine cannot tell.
     """
     path = folder / FILE
     if not path.is_file():  # reading a pipe would block
@@ -84,13 +90,14 @@ def writer(folder: Path) -> str | None:
         return None
     pid, host = holder["pid"], holder.get("host")
     if host == socket.gethostname():
-        # a line of an ended process may have this one's number, above all in a container
+        # An ended process may have had the number of this process, above all in a container
         if pid == os.getpid():
             return "this process" if folder.resolve() in OURS else None
         if not _is_alive(pid):
             return None
-    since = f" since {holder['since']}" if "since" in holder else ""
-    return f"process {pid} on {host}{since}"
+    if "since" in holder:
+        return f"process {pid} on {host} since {holder['since']}"
+    return f"process {pid} on {host}"
 
 
 def wait_until_free(folder: Path) -> None:
@@ -106,7 +113,7 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # the process of another user
         return True
     return pid > 0
 
@@ -115,12 +122,12 @@ def _is_alive(pid: int) -> bool:
 def hold_process(job: str, nested: bool = False) -> Iterator[None]:
     """Keep other jobs from starting in this process while the body runs.
 
-    A process has one process group, one number of threads and one state of random numbers, which
-    each job sets for itself.
+    Jobs cannot share a process, because each job sets the process group, the number of threads and
+    the state of random numbers.
 
     Args:
-        job: The name of the body in errors.
-        nested: Allow the body inside another job of the same thread.
+        job: Name of the job in error messages.
+        nested: Whether the job may run inside another job of the same thread.
 
     Raises:
         UserError: Another job has not ended.
@@ -168,11 +175,15 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
         try:
             stack.enter_context(lock)
         except Timeout:
-            text = f"{folder} is being written by {_holder(folder)}. Wait, or use another name=."
-            raise UserError(f"name={folder.name}: {text}") from None
+            raise UserError(
+                f"name={folder.name}: {folder} is being written by {_holder(folder)}. "
+                "Wait, or use another name=."
+            ) from None
         except OSError as error:
-            text = "Use a writable folder, on a file system with locks."
-            raise UserError(f"out={out}: {path}: {error.strerror}. {text}") from None
+            raise UserError(
+                f"out={out}: {path}: {error.strerror}. "
+                "Use a writable folder, on a file system with locks."
+            ) from None
         resolved = folder.resolve()
         OURS.add(resolved)
         stack.callback(OURS.discard, resolved)
@@ -188,11 +199,14 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
 
 
 def _holder(folder: Path) -> str:
-    """Describe the process that holds the lock.
+    """Describe the process that holds a folder's lock.
 
-    The holder may not have written its line yet, so the function waits up to `HOLDER_WAIT` seconds.
+    The process may not have written its line yet, so the function waits up to `HOLDER_WAIT`
+    seconds.
     """
-    until = time.monotonic() + HOLDER_WAIT
-    while (holder := writer(folder)) is None and time.monotonic() < until:
+    end = time.monotonic() + HOLDER_WAIT
+    holder = writer(folder)
+    while holder is None and time.monotonic() < end:
         time.sleep(0.01)
+        holder = writer(folder)
     return holder or "another process"

@@ -73,17 +73,18 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
 
     Args:
         pretraining: Recipe with the objective and the model.
-        labelled: Recipe with the images, or None if they have no labels. Then, and for a stream,
-            from which no test images can be held out, the user has to name images in the command.
+        labelled: Recipe with labelled images, or None. Without labels, and for a stream, from which
+            no test images can be held out, the user has to name images in the command.
     """
-    images = _elsewhere(PRETRAIN_AND_LABELLED, pretraining)
-    if labelled is not None and not labelled.data.stream:
-        images = _images(labelled)
     declared = declaration.find_objective_or_stub(pretraining.objective)
-    learns = any(part.labels for part in declared.trained(pretraining))
-    if learns or pretraining.plugin:
+    learns_labels = any(part.labels for part in declared.trained(pretraining))
+    if learns_labels or pretraining.plugin:
         return ""
-    options = [f"objective={pretraining.objective}", *images]
+    options = [f"objective={pretraining.objective}"]
+    if labelled is None or labelled.data.stream:
+        options += _elsewhere(PRETRAIN_AND_LABELLED, pretraining)
+    else:
+        options += _images(labelled)
     if pretraining.init_source.is_scratch:
         options += _words(pretraining, "model")
     else:
@@ -100,8 +101,8 @@ def fine_tuning(init: Path | str, recipe: Recipe) -> str:
 
 def from_scratch(folder: Path) -> str:
     """Return the command that fine-tunes fresh weights with the options of a run."""
-    again = f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}-scratch"
-    return _typed("finetune", *again, "init=scratch")
+    recipe = folder / "recipe.yaml"
+    return _typed("finetune", f"recipe={recipe}", f"name={folder.name}-scratch", "init=scratch")
 
 
 def _elsewhere(place: str, recipe: Recipe) -> list[str]:
@@ -112,14 +113,15 @@ def _elsewhere(place: str, recipe: Recipe) -> list[str]:
         recipe: Recipe with the size and the channels.
     """
     values = recipe.values()
-    kept = [key for key in SAME if key == "data.size" or values[key] != defaults()[key]]
-    return [f"data.path={place}", *(f"{key}={option_text(values[key])}" for key in kept)]
+    keys = [key for key in SAME if key == "data.size" or values[key] != defaults()[key]]
+    return [f"data.path={place}", *(f"{key}={option_text(values[key])}" for key in keys)]
 
 
 def _images(recipe: Recipe) -> list[str]:
     """Return the options with which another run reads the images of a recipe."""
-    wanted = {*SPLIT_KEYS, *READING, "data.range"}
-    return _words(recipe, "data", wanted - {"data.hub" if recipe.data.path else "data.path"})
+    keys = {*SPLIT_KEYS, *READING, "data.range"}
+    keys.discard("data.hub" if recipe.data.path else "data.path")
+    return _words(recipe, "data", keys)
 
 
 def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str]:
@@ -130,14 +132,18 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
         group: `data` or `model`.
         wanted: Keys of the group to use. If empty, all keys.
     """
-    name, implied, values = recipe.value(f"{group}.name"), defaults(), recipe.values()
-    words = []
-    if name and recipe_files.has_preset(group, name):
-        words = [f"{group}={name}"] if name != implied[f"{group}.name"] else []
-        implied |= recipe_files.preset(group, name)
+    preset = recipe.value(f"{group}.name")
+    values, standard_values = recipe.values(), defaults()
+    options = []
+    if preset and recipe_files.has_preset(group, preset):
+        if preset != standard_values[f"{group}.name"]:
+            options.append(f"{group}={preset}")
+        standard_values |= recipe_files.preset(group, preset)
     keys = [key for key in values if key.startswith(f"{group}.") and key != f"{group}.name"]
-    differing = [key for key in keys if key in (wanted or keys) and values[key] != implied[key]]
-    return words + [f"{key}={option_text(values[key])}" for key in differing]
+    for key in keys:
+        if values[key] != standard_values[key] and (not wanted or key in wanted):
+            options.append(f"{key}={option_text(values[key])}")
+    return options
 
 
 def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
@@ -149,9 +155,9 @@ def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
 def _test_words(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     """Return the options that give the next command labelled test images.
 
-    The list is empty if the run's images have a labelled test split. Without a test split,
-    `data.test=` holds out a share of the images. The options ask for other images if the run's
-    images have no labels or are a stream, or if the run has learned the labels of all images.
+    If the run's images have a labelled test split, no options are needed. Without a test split,
+    `data.test=` holds out a share of the images. If the images have no labels or are a stream, or
+    if the run has learned the labels of all images, the options ask for other images.
 
     Args:
         folder: Folder of the run.

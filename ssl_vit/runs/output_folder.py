@@ -46,8 +46,8 @@ class OutputFolder(Generic[Content]):
         The folder is created if it does not exist.
 
         Raises:
-            UserError: Another process writes the folder, it lies in a run's folder, holds something
-                else or a damaged record, or cannot be written.
+            UserError: Another process writes the folder. Or the folder lies in a run's folder,
+                holds other files or a damaged record, or cannot be written.
         """
         if self.run is None:
             lock.check_outside(self.path.name, self.path)
@@ -69,13 +69,16 @@ class OutputFolder(Generic[Content]):
         """
         if self.run is not None or not self.path.exists():
             return
-        option = f"name={self.path.name}"
         try:
             names = {path.name for path in self.path.iterdir()} - {"lock"}
         except OSError as error:
-            raise UserError(f"{option}: {self.path}: {error.strerror}") from None
+            raise UserError(
+                f"name={self.path.name}: {self.path} cannot be read: {error.strerror}"
+            ) from None
         if self.record not in names and any(not name.startswith(".") for name in names):
-            raise UserError(f"{option}: {self.path} holds other files. Use another name=.")
+            raise UserError(
+                f"name={self.path.name}: {self.path} holds other files. Use another name=."
+            )
 
     def read(self) -> Content | None:
         """Return the record, or None if there is no record.
@@ -110,6 +113,9 @@ class OutputFolder(Generic[Content]):
             recorded: `{name: hash}` of the record.
             names: Names of the files that the tool writes now. Other files are not checked.
 
+        Returns:
+            `{name: hash}` without the removed files.
+
         Raises:
             UserError: A file differs from the file that was written.
         """
@@ -119,6 +125,7 @@ class OutputFolder(Generic[Content]):
             if not path.exists():
                 del hashes[name]
             elif file_hash(path) != recorded[name]:
-                text = "the file has changed. Remove the file, then repeat the command."
-                raise UserError(f"{path}: {text}")
+                raise UserError(
+                    f"{path}: the file has changed. Remove the file, then repeat the command."
+                )
         return hashes

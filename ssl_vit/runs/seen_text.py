@@ -27,38 +27,54 @@ def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
 
     Of several runs, the largest number is returned. A number up to the share `FEW_COPIES` of the
     split counts as 0.
+
+    Args:
+        seen: Counts of images that each run was trained on.
+        split: Name of the split.
     """
-    counts = ((images.labels.get(split, 0), images.of.get(split, 0)) for images in seen)
-    return max((count for count, total in counts if count > FEW_COPIES * total), default=0)
+    largest = 0
+    for images in seen:
+        count = images.labels.get(split, 0)
+        if count > FEW_COPIES * images.of.get(split, 0):
+            largest = max(largest, count)
+    return largest
 
 
 def sentence(images: SeenImages) -> str:
     """Describe which images of an evaluation a run has seen, as a sentence without a full stop."""
-    if not any(images.images.values()):
-        if images.unknown:
-            return f"the images that {images.run} was trained on are unknown{images.unknown}"
+    is_none_known = not any(images.images.values())
+    if is_none_known and images.unknown:
+        return f"the images that {images.run} was trained on are unknown ({images.unknown})"
+    if is_none_known:
         split_names = " and ".join(SPLIT_NAMES[split] for split in images.of)
         return f"{images.run} was trained on none of the {split_names} images"
-    labels_text = "without labels"
+    labels = "without labels"
     if images.labels == images.images:
-        labels_text = "with their labels"
+        labels = "with their labels"
     elif any(images.labels.values()):
-        labels_text = f"with the labels of {_counted(images.labels, {})} images"
-    unknown_text = f", and possibly on more{images.unknown}" if images.unknown else ""
-    text = f"{images.run} was trained on {_counted(images.images, images.of)} images"
-    return f"{text}, {labels_text}{unknown_text}"
+        labels = f"with the labels of {_counted(images.labels, {})} images"
+    counts = _counted(images.images, images.of)
+    if images.unknown:
+        return (
+            f"{images.run} was trained on {counts} images, {labels}, and possibly on more images "
+            f"({images.unknown})"
+        )
+    return f"{images.run} was trained on {counts} images, {labels}"
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
     """Return cautions for results on test images with labels that a run has learned."""
-    caution = "Results on the test images do not hold for unseen images"
-    return [f"{sentence(images)}. {caution}" for images in seen if learned_labels([images])]
+    return [
+        f"{sentence(images)}. Results on the test images do not hold for unseen images"
+        for images in seen
+        if learned_labels([images])
+    ]
 
 
 def _counted(images: dict[str, int], of: dict[str, int]) -> str:
     """Describe numbers of images, such as `6 of 10 test and 1 held-out`.
 
-    A total is named if it differs from the number. Splits without such images are left out.
+    A total is named if it differs from the number. Splits with 0 images are left out.
 
     Args:
         images: `{split: number of images}`.
@@ -66,12 +82,17 @@ def _counted(images: dict[str, int], of: dict[str, int]) -> str:
     """
     texts = []
     for split, count in images.items():
-        total = f" of {of[split]:,}" if of.get(split, count) != count else ""
-        if count:
-            texts.append(f"{count:,}{total} {SPLIT_NAMES[split]}")
+        total = of.get(split, count)
+        if count and count == total:
+            texts.append(f"{count:,} {SPLIT_NAMES[split]}")
+        elif count:
+            texts.append(f"{count:,} of {total:,} {SPLIT_NAMES[split]}")
     return " and ".join(texts)
 
 
 def lines(seen: Sequence[SeenImages]) -> list[str]:
     """Return a sentence for each run, with a warning if labels of test images were learned."""
-    return [("warning: " if learned_labels([images]) else "") + sentence(images) for images in seen]
+    return [
+        f"warning: {sentence(images)}" if learned_labels([images]) else sentence(images)
+        for images in seen
+    ]

@@ -47,7 +47,7 @@ class SharedFile:
     path: Path | None
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """Return the arrays by name, or None if no task has written the file or it is damaged."""
+        """Return {name: array}, or None if the file does not exist or is damaged."""
         if self.path is not None:
             with suppress(OSError, SafetensorError):
                 content = self.path.read_bytes()
@@ -79,7 +79,7 @@ def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
 
 @functools.cache
 def _software() -> list[Any]:
-    """Return the hash of this package's code, and the names of its libraries and the processor."""
+    """Return the hash of this package's code, the versions of Python and libraries, and the CPU."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):

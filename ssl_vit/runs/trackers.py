@@ -77,8 +77,8 @@ class Trackers(Callback):
     """Callback that passes rows to the trackers of log.trackers, on rank 0.
 
     A separate thread makes all calls, because some libraries bind their run to a thread, and no
-    tracker may hold up training. If a tracker raises an error or takes longer than PATIENCE, the
-    callback warns once and no longer calls this tracker. The other trackers continue.
+    tracker may hold up training. If a tracker raises an error or takes longer than CALL_SECONDS,
+    the callback warns once and no longer calls this tracker. The other trackers continue.
 
     Args:
         run: Run in whose folder the trackers write.
@@ -105,14 +105,14 @@ class Trackers(Callback):
         self.end()
 
     def end(self) -> None:
-        """Write the remaining rows, for at most END seconds, and end the trackers."""
+        """Write the remaining rows, for at most END_SECONDS, and end the trackers."""
         for name in list(self.names):
             self._add(name, methodcaller("finish"))
         self.worker.end(END_SECONDS)
-        if busy := self.worker.busy:
-            self._drop(
-                busy[0], TimeoutError(f"still busy {END_SECONDS:.0f} s after the end of the run")
-            )
+        busy = self.worker.busy
+        if busy:
+            error = TimeoutError(f"still busy {END_SECONDS:.0f} s after the end of the run")
+            self._drop(busy[0], error)
         self._drop_failed()
         self.names = []
 
@@ -192,8 +192,10 @@ def check_installed(names: Sequence[str]) -> None:
         module = importlib.util.find_spec(name)
         # a folder of that name in the working directory is no library
         if module is None or module.origin is None:
-            text = f"not installed. Type `pip install {TRACKERS[name]}`."
-            raise UserError(f"log.trackers={name}: {text}")
+            raise UserError(
+                f"log.trackers={name}: {name} is not installed. "
+                f"Type `pip install {TRACKERS[name]}`."
+            )
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:
@@ -202,7 +204,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     Args:
         name: Name of the tracker in log.trackers.
         run: Run in whose folder the tracker writes.
-        first_step: First step after a resume. TensorBoard drops earlier values from this step on.
+        first_step: First step of this start. TensorBoard drops the values that an earlier start has
+            written from this step on.
     """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -211,7 +214,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
         tracker = LOGGER_TYPE_TO_CLASS[name](**folders, purge_step=first_step)
         tracker.start()
         return tracker
-    folder = run.folder.resolve() / "trackers"
+    run_folder = run.folder.resolve()
+    folder = run_folder / "trackers"
     id_file = folder / f"{name}.json"
     folder.mkdir(exist_ok=True)
     identifier_before = None
@@ -219,14 +223,14 @@ def _open(name: str, run: Run, first_step: int) -> Any:
         identifier_before = str(json.loads(id_file.read_text())["id"])
     arguments = OPENERS[name](folder, run.recipe.name, identifier_before)
     identifier = arguments.pop("identifier", None)
-    tracker = LOGGER_TYPE_TO_CLASS[name](folder.parent.parent.name or "runs", **arguments)
+    project = run_folder.parent.name or "runs"
+    tracker = LOGGER_TYPE_TO_CLASS[name](project, **arguments)
     tracker.start()
     if name == "mlflow":
         identifier = tracker.tracker.info.run_id
     write_atomically(id_file, json.dumps({"id": identifier}) + "\n")
-    if (
-        identifier_before is None or name == "trackio"
-    ):  # trackio replaces a continued run's configuration
+    # trackio loses the configuration of a run that it continues
+    if identifier_before is None or name == "trackio":
         tracker.store_init_configuration(without_private(run.recipe).values())
     return tracker
 
@@ -235,6 +239,11 @@ def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of a Weights & Biases run, offline unless WANDB_MODE is set.
 
     `wandb sync` joins the parts with the same id.
+
+    Args:
+        folder: Folder to write to.
+        label: Name of the run.
+        before: Identifier from an earlier start of the run, or None.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_CONSOLE", "off")  # wandb would replace the standard streams
@@ -256,19 +265,24 @@ def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of an MLflow run.
 
     The run is in a local database unless MLFLOW_TRACKING_URI names a server.
+
+    Args:
+        folder: Folder to write to.
+        label: Name of the run.
+        before: Identifier from an earlier start of the run, or None.
     """
     import mlflow
 
-    # set_tracking_uri also sets the variable, which may hold the place of an earlier run
+    # set_tracking_uri also sets the variable, which may hold the database of an earlier run
     address = os.environ.get("MLFLOW_TRACKING_URI")
     files = None
-    if address is None or address in _mlflow_places:
-        place = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
+    if address is None or address in _mlflow_databases:
+        database = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
         files = (folder / "mlflow").as_uri()
-        _mlflow_places.add(place)
-        mlflow.set_tracking_uri(place)
+        _mlflow_databases.add(database)
+        mlflow.set_tracking_uri(database)
     return {"run_id": before, "run_name": None if before else label, "logging_dir": files}
 
 
-_mlflow_places: set[str] = set()
+_mlflow_databases: set[str] = set()
 OPENERS = {"wandb": _wandb, "trackio": _trackio, "mlflow": _mlflow}

@@ -51,19 +51,18 @@ def _facts(path: Path) -> dict[str, Any]:
 def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1) -> Path:
     """Write a checkpoint, then remove old checkpoints.
 
-    Two kinds of checkpoints stay: the newest `keep`, and the best checkpoint that each of these
-    names (`state["best"]["step"]`). If the newest is damaged, the run thus resumes from the one
-    before, and still finds its best checkpoint. Checkpoints of later steps are removed: they must
-    be damaged, because the run has resumed from an earlier step.
+    The newest `keep` checkpoints stay, and with each of them the best checkpoint that it names
+    (`state["best"]["step"]`). If the newest checkpoint is damaged, the run thus resumes from the
+    checkpoint before, and still finds its best checkpoint. Checkpoints of later steps are removed:
+    they must be damaged, because the run has resumed from an earlier step.
 
     Args:
         root: The run's folder of checkpoints.
         step: Optimiser step of the checkpoint.
         state: Tensors in plain containers.
         keep: Number of checkpoints that stay.
-        every: Interval of checkpoints in steps. Checkpoints at multiples of it are preferred to
-            others, which runs leave when they are stopped, because another run may begin at a
-            multiple (resume=RUN@STEP).
+        every: Interval of checkpoints in steps. Among earlier checkpoints, those at a multiple of
+            the interval stay longest, because another run may begin there (resume=RUN@STEP).
 
     Returns:
         Path of the new checkpoint.
@@ -86,9 +85,9 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1
     # Checkpoints at multiples of the interval come last, so that they are removed last
     earlier.sort(key=lambda path: (step_of(path) % every == 0, path))
     surplus = max(0, len(earlier) + 1 - keep)
-    newest = [*earlier[surplus:], final]
-    best_steps = [best for best in map(_best_step, newest) if best is not None]
-    staying = {*newest, *(folder(root, best) for best in best_steps)}
+    staying = {*earlier[surplus:], final}
+    best_steps = [_best_step(path) for path in staying]
+    staying |= {folder(root, step) for step in best_steps if step is not None}
     for path in checkpoints:
         if path not in staying:
             remove(path)
@@ -101,7 +100,7 @@ def folder(root: Path, step: int) -> Path:
 
 
 def _best_step(path: Path) -> int | None:
-    """Return the step of the best evaluation until a checkpoint, from the checkpoint's manifest.
+    """Read from a checkpoint's manifest which step had the best evaluation until then.
 
     Return None if the run chooses no best step or the manifest is damaged.
     """
@@ -112,7 +111,7 @@ def _best_step(path: Path) -> int | None:
 
 
 def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write the files of a checkpoint to the disk, or none of them.
+    """Create the folder of a checkpoint with all files, or leave no folder.
 
     Args:
         folder: Folder to create.
@@ -120,14 +119,16 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
         state: Tensors in plain containers.
 
     Raises:
-        OSError, RuntimeError: The files cannot be written, and were removed to free a full disk.
+        OSError, RuntimeError: The files cannot be written. The folder is removed, because the disk
+            may be full.
     """
     folder.mkdir()
     try:
         with (folder / STATE).open("wb") as file:
             torch.save(state, file)
         manifest = {"step": step, "files": {STATE: _facts(folder / STATE)}}
-        if best := state.get("best"):
+        best = state.get("best")
+        if best:
             manifest["best"] = best["step"]
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
         for path in (folder / STATE, folder / MANIFEST, folder):
@@ -143,7 +144,7 @@ def is_intact(path: Path) -> bool:
     """Return whether the files of a checkpoint have the size and hash recorded in the manifest."""
     try:
         files = read(path / MANIFEST, Manifest).files
-        # reading anything but a regular file, such as a device, might never end
+        # Reading anything but a regular file, such as a device, might never end
         is_regular = stat.S_ISREG((path / STATE).lstat().st_mode)
         if set(files) != {STATE} or not is_regular:
             return False
@@ -204,16 +205,16 @@ class Saver:
             self.wait()
             return
         try:
-            copy = _copied(state)
+            copied_state = _copied(state)
         except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError without memory
             self.error = error
             self.wait()
             return
-        self.thread = threading.Thread(target=self._save, args=(step, copy))
+        self.thread = threading.Thread(target=self._save, args=(step, copied_state))
         self.thread.start()
 
     def wait(self) -> None:
-        """Wait for the running save, and report a failure.
+        """Wait for the running save, and warn if the save has failed.
 
         Raises:
             UserError: Too many saves in a row have failed.
@@ -225,11 +226,12 @@ class Saver:
         self.error = None
         self.failed += 1
         checkpoints = ", ".join(path.name for path in list_checkpoints(self.root)) or "none"
-        where = f"step {self.step} could not be saved in {self.root}"
-        text = f"{where}: {error_text}. Kept: {checkpoints}"
-        self.warn(text)
+        warning = (
+            f"step {self.step} could not be saved in {self.root}: {error_text}. Kept: {checkpoints}"
+        )
+        self.warn(warning)
         if self.failed >= MAX_FAILED_SAVES:
-            raise UserError(f"{self.failed} saves in a row failed: {text}")
+            raise UserError(f"{self.failed} saves in a row failed: {warning}")
 
     def close(self) -> None:
         """Wait for the running save without reporting a failure."""

@@ -69,7 +69,7 @@ class WatchedAccelerator(Accelerator):
 
     @contextmanager
     def raise_on_all(self) -> Iterator[None]:
-        """Context that fails on all processes if its body raises an error on any process.
+        """Return a context that fails on all processes if its body fails on any process.
 
         Before each collective in the body, and at the end of the body, the processes tell each
         other whether they have failed, so that no process waits for a failed process.
@@ -92,13 +92,14 @@ class WatchedAccelerator(Accelerator):
         """Exchange failures with all processes, and raise FailedError if any process has failed.
 
         Args:
-            failure: Error of this process, empty if it has not failed.
+            failure: Error of this process, empty if this process has not failed.
         """
         self.tick()
         for rank, rank_failure in enumerate(gather_object([failure])):
+            if rank_failure and self.num_processes > 1:
+                raise FailedError(f"{rank_failure} on process {rank}")
             if rank_failure:
-                where = f" on process {rank}" if self.num_processes > 1 else ""
-                raise FailedError(f"{rank_failure}{where}")
+                raise FailedError(rank_failure)
 
     def _begin(self) -> None:
         """Exchange failures and count progress, before a collective."""
@@ -192,12 +193,16 @@ def _prepare_deepspeed(cpu: bool) -> None:
     Raises:
         UserError: DeepSpeed is not installed, or no launcher started this process.
     """
-    prefix = "distributed_type=DEEPSPEED"
     if "LOCAL_RANK" not in os.environ:
-        text = "no launcher started this process. Use `accelerate launch` or srun."
-        raise UserError(f"{prefix}: {text}")
+        raise UserError(
+            "distributed_type=DEEPSPEED: no launcher started this process. "
+            "Use `accelerate launch` or srun."
+        )
     if not is_deepspeed_available():
-        raise UserError(f"{prefix}: not installed. On Linux, type `pip install deepspeed`.")
+        raise UserError(
+            "distributed_type=DEEPSPEED: deepspeed is not installed. "
+            "On Linux, type `pip install deepspeed`."
+        )
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed.ops
@@ -209,9 +214,11 @@ def _prepare_deepspeed(cpu: bool) -> None:
 
 @contextmanager
 def _rendezvous() -> Iterator[None]:
-    """Context in which the processes connect: report what they wait for, and explain failures.
+    """Return a context in which the processes connect.
 
-    After the processes have connected, collectives get the longer COLLECTIVE_TIMEOUT.
+    The first process of each machine prints what it waits for, and a failure raises an error that
+    names the address. After the processes have connected, collectives get the longer
+    COLLECTIVE_TIMEOUT.
 
     Raises:
         UserError: The processes cannot connect, not all arrive within RENDEZVOUS_TIMEOUT, or
@@ -226,9 +233,11 @@ def _rendezvous() -> Iterator[None]:
     try:
         yield
     except (distributed.DistError, ValueError) as error:
-        hint = "MASTER_ADDR must be the machine of process 0 and reachable from this machine, the"
-        hint += " port must be free, and every process must be started"
-        raise UserError(f"MASTER_ADDR:MASTER_PORT={address}: {one_line(error)}. {hint}.") from None
+        raise UserError(
+            f"MASTER_ADDR:MASTER_PORT={address}: {one_line(error)}. MASTER_ADDR must be the "
+            "machine of process 0 and reachable from this machine, the port must be free, and "
+            "every process must be started."
+        ) from None
     if distributed.is_initialized():
         c10d = distributed.distributed_c10d
         c10d._get_default_store().set_timeout(COLLECTIVE_TIMEOUT)
@@ -253,20 +262,22 @@ def _check_gpus() -> None:
             ReportedError.
     """
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    gpus, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    text, for_cpu = "", "CUDA_VISIBLE_DEVICES= for the CPU"
+    gpus = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     # "NoDevFiles" is SLURM's word for none
     names_gpus = visible.strip() not in ("", "-1", "NoDevFiles")
+    is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
+    error_class = UserError if is_first_here else ReportedError
     if torch.cuda.is_available() and processes_here > gpus:
-        wrong = f"each process needs a GPU, and this machine has {gpus}"
-        text = f"LOCAL_WORLD_SIZE={processes_here}: {wrong}."
-        text += f" Use --num_processes {gpus}, or {for_cpu}."
-    elif not gpus and names_gpus:
-        text = f"CUDA_VISIBLE_DEVICES={visible}: torch finds no GPU. Install a driver and a CUDA"
-        text += f" build of torch, or use {for_cpu}."
-    if text:
-        is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
-        raise UserError(text) if is_first_here else ReportedError(text)
+        raise error_class(
+            f"LOCAL_WORLD_SIZE={processes_here}: each process needs a GPU, and this machine has "
+            f"{gpus}. Use --num_processes {gpus}, or CUDA_VISIBLE_DEVICES= for the CPU."
+        )
+    if not gpus and names_gpus:
+        raise error_class(
+            f"CUDA_VISIBLE_DEVICES={visible}: torch finds no GPU. Install a driver and a CUDA "
+            "build of torch, or use CUDA_VISIBLE_DEVICES= for the CPU."
+        )
 
 
 def _check_processes(processes: int) -> None:
@@ -276,7 +287,8 @@ def _check_processes(processes: int) -> None:
         processes: Number of connected processes.
 
     Raises:
-        UserError: Fewer processes are connected, or `accelerate launch` has started only one.
+        UserError: Fewer processes are connected, or `accelerate launch` has started a single
+            process instead of several.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if processes != launched:
@@ -302,41 +314,46 @@ def _check_precision(precision: str) -> None:
     """
     requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if requested != "no" and PRECISIONS.get(requested) != precision:
-        text = f"the recipe has compute.precision={precision}. Use mixed_precision=no"
-        raise UserError(f"mixed_precision={requested}: {text}.")
+        raise UserError(
+            f"mixed_precision={requested}: the recipe has compute.precision={precision}. "
+            "Use mixed_precision=no."
+        )
 
 
 def _check_sharding(accelerator: Accelerator) -> None:
     """Check that the weights are sharded as the configuration requests.
 
     Raises:
-        UserError: Accelerate has fallen back to something else.
+        UserError: Accelerate does not shard the weights with the requested library.
     """
     actual = accelerator.distributed_type.value
-    for library in ("DEEPSPEED", "FSDP"):
+    remedies = {
+        "DEEPSPEED": "Use launch/zero2.yaml or accelerate_config.yaml.",
+        "FSDP": "Use GPUs, launch/zero2.yaml or accelerate_config.yaml.",
+    }
+    for library, remedy in remedies.items():
         if _requested(library) and actual != library:
-            choices = "launch/zero2.yaml or accelerate_config.yaml"
-            if library == "FSDP":
-                choices = f"{choices}, or GPUs"
-            wrong = f"the launcher set up {actual} on {accelerator.device.type} instead"
-            raise UserError(f"distributed_type={library}: {wrong}. Use {choices}.")
+            raise UserError(
+                f"distributed_type={library}: the launcher set up {actual} on "
+                f"{accelerator.device.type} instead. {remedy}"
+            )
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
-            "fsdp_version=1: the flat weights of this version cannot be saved by name. Use"
-            " fsdp_version=2 (launch/fsdp2.yaml)."
+            "fsdp_version=1: the flat weights of this version cannot be saved by name. "
+            "Use fsdp_version=2 (launch/fsdp2.yaml)."
         )
 
 
 def _native_precision(device: torch.device) -> str:
-    """Return bfloat16 if the hardware multiplies bfloat16 natively, otherwise float32.
+    """Return "bfloat16" if the hardware multiplies bfloat16 natively, otherwise "float32".
 
     Nothing is timed, so every call returns the same precision.
     """
     if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        is_native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        native = bool(_cpu_flags() & BFLOAT16)
-    return "bfloat16" if native else "float32"
+        is_native = bool(_cpu_flags() & BFLOAT16)
+    return "bfloat16" if is_native else "float32"
 
 
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
@@ -344,23 +361,30 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
     torch cannot say this: its function is private in 2.11, and its check of oneDNN is also true on
     CPUs that only emulate bfloat16.
+
+    Args:
+        table: File in which Linux describes the CPU.
     """
     try:
-        text = table.read_text()
+        cpu_info = table.read_text()
     except OSError:
         return set()
-    match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)  # x86, ARM
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpu_info, re.MULTILINE)  # x86, ARM
     return set(match[1].split()) if match else set()
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Call `do` on rank 0 only, and wait for it on all ranks. Collective.
+    """Call a function on rank 0 only, and wait on all ranks until it returns. Collective.
+
+    Args:
+        accelerator: Processes of the run.
+        do: The function.
 
     Returns:
         The value of `do` on rank 0, None on all other ranks.
 
     Raises:
-        UserError: `do` raised it. All other processes raise ReportedError.
+        UserError: `do` raised a UserError. All other processes raise ReportedError.
     """
     messages: list[str | None] = [None]
     value = None
@@ -377,10 +401,14 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
 
 
 def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
-    """Call `find` on rank 0 and return the value on all ranks. Collective.
+    """Call a function on rank 0, and return the function's value on all ranks. Collective.
+
+    Args:
+        accelerator: Processes of the run.
+        find: The function.
 
     Raises:
-        UserError: `find` raised it. All other processes raise ReportedError.
+        UserError: `find` raised a UserError. All other processes raise ReportedError.
     """
     return broadcast_object_list([on_main(accelerator, find)])[0]
 
@@ -396,12 +424,12 @@ def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:
         UserError: A rank has another value than rank 0. The error names the process, its machine
             and the value. All processes but rank 0 raise ReportedError.
     """
+    error_class = UserError if accelerator.is_main_process else ReportedError
     (_, main_values), *others = gather_object([(socket.gethostname(), mine)])
     for rank, (host, values) in enumerate(others, 1):
         for key, value in values.items():
             if value != main_values[key]:
-                text = (
-                    f"{key}={value} on process {rank} ({host}), but {key}={main_values[key]} on"
-                    " process 0. All processes need the same value."
+                raise error_class(
+                    f"{key}={value} on process {rank} ({host}), but {key}={main_values[key]} on "
+                    "process 0. All processes need the same value."
                 )
-                raise UserError(text) if accelerator.is_main_process else ReportedError(text)

@@ -59,11 +59,11 @@ class Peer(NamedTuple):
     def after_interval(self, heartbeat: Heartbeat) -> "Peer":
         """Return the peer one INTERVAL later, when `heartbeat` has been read from the rank."""
         is_silent = heartbeat == self.heartbeat
-        is_standing = heartbeat.ticks == self.heartbeat.ticks
+        is_idle = heartbeat.ticks == self.heartbeat.ticks
         return Peer(
             heartbeat,
             silent=self.silent + INTERVAL if is_silent else 0.0,
-            idle=self.idle + INTERVAL if is_standing else 0.0,
+            idle=self.idle + INTERVAL if is_idle else 0.0,
         )
 
 
@@ -113,7 +113,13 @@ class Watchdog(Callback):
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        """Tell the other ranks how this rank ended, and stop watching."""
+        """Tell the other ranks how this rank ended, and stop watching.
+
+        Args:
+            kind: Class of the error that ended the body, or None.
+            error: Error that ended the body, or None.
+            where: Traceback of the error, or None.
+        """
         if isinstance(error, RuntimeError) and self.processes > 1:
             # A collective may have failed because another process was lost. Give the watch enough
             # time to name that process and to end this one
@@ -131,10 +137,14 @@ class Watchdog(Callback):
         self.ticks += 1
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
-        """Yield the batches of training, from `step` on.
+        """Yield the batches of training, and note when this rank begins and ends a step.
 
-        From the request of a batch until `on_step`, this rank is within a step, where it may lag
+        A step begins when a batch is requested and ends at `on_step`. In a step, this rank may lag
         behind the other ranks by `patience` seconds.
+
+        Args:
+            items: Batches of training.
+            step: Step of the first batch.
         """
         self._enter(step, self.patience)
         for item in self.watch_loader(items):
@@ -143,7 +153,10 @@ class Watchdog(Callback):
             self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield a loader's items. A single process waits at most `patience` seconds for each."""
+        """Yield a loader's items, and note when this process waits for an item.
+
+        A single process that waits more than `patience` seconds for an item is ended.
+        """
         self.waits_for_batch = True
         try:
             for item in items:
@@ -173,7 +186,8 @@ class Watchdog(Callback):
             self._exchange(beats, "")
         self._exchange(beats + 1, self.end)
         if self.rank == 0 and self.end != FINISHED:
-            # the store ends with this process, so the other ranks must first read how it ended
+            # The store ends with this process, so the other ranks must first read how it ended.
+            # Wait up to two intervals until all of them have ended, too
             for _ in range(20):
                 ends = [heartbeat.end for rank, heartbeat in self.read.items() if rank != 0]
                 if all(ends):
@@ -185,6 +199,10 @@ class Watchdog(Callback):
         """Write the heartbeat of this rank, then read all heartbeats and the verdict.
 
         Nothing is read if the store is gone together with rank 0.
+
+        Args:
+            beats: Number of heartbeats so far.
+            end: How this rank has ended, empty while it runs.
         """
         heartbeat = Heartbeat(beats, self.ticks, self.allowed, socket.gethostname(), end)
         with suppress(distributed.DistError):
@@ -201,45 +219,47 @@ class Watchdog(Callback):
             for rank, peer in self.peers.items():
                 self.peers[rank] = peer.after_interval(self.read[rank])
             verdict = self.verdict or self._diagnose()
-            if verdict and self.rank == 0:
+            if not verdict:
+                continue
+            if self.rank == 0:
                 with suppress(distributed.DistError):
                     self.store.set("verdict", verdict)
-                # this rank hosts the store, so the other ranks must read the verdict first
+                # This rank hosts the store, so the other ranks must read the verdict first
                 time.sleep(2 * INTERVAL)
-            if verdict:
-                exit_process(LOST, f"error: {verdict}")
+            exit_process(LOST, f"error: {verdict}")
 
     def _diagnose(self) -> str:
         """Return the error that names a lost rank, or an empty string if no rank is lost.
 
-        A rank is lost if it has ended with an error, if it has been silent for too long, or, as
-        rank 0 finds out, if it has not moved for too long.
+        A rank is lost if it has ended with an error, or has been silent for too long. Rank 0 also
+        finds ranks that have not moved for too long.
         """
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         for rank, (heartbeat, silent, _) in active.items():
-            where = f"process {rank} on {heartbeat.host}"
             # Wait one interval: an error that occurs on all ranks is reported by each rank itself.
             if heartbeat.end and rank != self.rank and silent > INTERVAL:
-                return f"{where} ended: {heartbeat.end}"
+                return f"process {rank} on {heartbeat.host} ended: {heartbeat.end}"
             if silent > self.silence_limit:
-                return f"{where} has been silent for {self.silence_limit:g} s. {RESUME_HINT}"
+                return (
+                    f"process {rank} on {heartbeat.host} has been silent for "
+                    f"{self.silence_limit:g} s. {RESUME_HINT}"
+                )
         if self.rank != 0 or not active:
             return ""
         lowest = min(active, key=lambda rank: active[rank].heartbeat.ticks)
-        heartbeat, _, stood = active[lowest]
+        heartbeat, _, idle = active[lowest]
         is_behind = any(peer.heartbeat.ticks > heartbeat.ticks for peer in active.values())
-        if is_behind:
-            limit = heartbeat.allowed
-            if stood <= limit:
-                return ""
-            stalled = f"process {lowest} on {heartbeat.host} has not moved for {limit:g} s"
-            return f"{stalled}, and all processes wait. {RESUME_HINT}"
-        # All ranks have reached the same collective. Only within a step must they move on
+        if is_behind and idle > heartbeat.allowed:
+            return (
+                f"process {lowest} on {heartbeat.host} has not moved for {heartbeat.allowed:g} s, "
+                f"and all processes wait. {RESUME_HINT}"
+            )
+        # If all ranks have reached the same collective, they need to move on only within a step
         are_within_step = all(peer.heartbeat.allowed == self.patience for peer in active.values())
         limit = STALLED_FACTOR * self.patience
-        if not are_within_step or stood <= limit:
-            return ""
-        return f"no process has moved for {limit:g} s, after step {self.step}. {RESUME_HINT}"
+        if not is_behind and are_within_step and idle > limit:
+            return f"no process has moved for {limit:g} s, after step {self.step}. {RESUME_HINT}"
+        return ""
 
     def _watch_alone(self) -> None:
         """End a single process that waits more than `patience` seconds for a batch."""
@@ -249,6 +269,8 @@ class Watchdog(Callback):
             waited = waited + INTERVAL if still_waits else 0.0
             batches = self.batches
             if waited > self.patience:
-                option = f"compute.patience={self.patience:g}"
-                text = "no data arrived in this time. Check if shared memory (/dev/shm) is full."
-                exit_process(LOST, f"error: {option}: {text} {RESUME_HINT}")
+                exit_process(
+                    LOST,
+                    f"error: compute.patience={self.patience:g}: no data arrived in this time. "
+                    f"Check if shared memory (/dev/shm) is full. {RESUME_HINT}",
+                )

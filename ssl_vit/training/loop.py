@@ -165,8 +165,17 @@ def _update(
     clock: Clock,
     callbacks: Callbacks,
 ) -> None:
-    """Do one optimiser step: load its micro-batches, compute the gradient, update the weights."""
-    objective, strategy, accelerator = state.objective, state.strategy, state.accelerator
+    """Do one optimiser step: load its micro-batches, compute the gradient, update the weights.
+
+    Args:
+        state: State of training, changed in place.
+        batches: Batches of this process, of which the step takes one per accumulation step.
+        settings: Values of the recipe.
+        clock: Counts the time that the step waits for data.
+        callbacks: Receive warnings about unreadable images.
+    """
+    objective, strategy = state.objective, state.strategy
+    accelerator = state.accelerator
     layout = strategy.batch_layout
     if not objective.training:  # after an evaluation
         objective.train()
@@ -208,9 +217,15 @@ def _update(
 def _report_unreadable(
     state: State, micro_batches: list[Batch], data: Data, callbacks: Callbacks
 ) -> None:
-    """Count the images that this process read and could not read, and warn of each unreadable one.
+    """Count the images that this process read, and count and report the unreadable images.
 
     An image that is unreadable in several epochs is counted each time, and reported once.
+
+    Args:
+        state: State of training. Its counts of images are updated.
+        micro_batches: Batches of the step.
+        data: Group `data` of the recipe, which says how many images may be unreadable.
+        callbacks: Receive a warning for each unreadable image.
 
     Raises:
         UserError: Too many images cannot be read (`check_unreadable`).
@@ -242,22 +257,31 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """Set `loss_denominator`, by which the loss of labels is divided, in the batches of a step.
+    """Return the batches of a step with `loss_denominator`, by which the loss of labels is divided.
 
-    It is the number of labelled images of the global batch, divided by the number of micro-batches
-    on all processes. All labelled images thus have the same weight, although micro-batches differ
-    in how many images have labels.
+    The denominator is the number of labelled images in the global batch, divided by the number of
+    micro-batches on all processes. All labelled images thus have the same weight, although
+    micro-batches differ in how many images have labels. Collective.
+
+    Args:
+        micro_batches: Batches of this process in the step.
+        accelerator: Processes of the run.
     """
-    labelled = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches])
-    total = accelerator.reduce(labelled.sum().double(), "sum")
+    num_labelled = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches])
+    total = accelerator.reduce(num_labelled.sum().double(), "sum")
     per_micro_batch = total / (len(micro_batches) * accelerator.num_processes)
     return [batch._replace(loss_denominator=per_micro_batch) for batch in micro_batches]
 
 
 def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
-    """Add the metrics and gradient norm of a step to the sums since the last row.
+    """Add the metrics and the gradient norm of a step to the sums since the last row.
 
-    A skipped update (`found_inf`, a bool on the device) adds 0 to all sums.
+    Args:
+        state: State of training, whose sums are changed.
+        outputs: Outputs of the passes of the step.
+        norm: Gradient norm, a scalar on the device.
+        found_inf: Whether the update was skipped, a bool scalar on the device. A skipped update
+            adds 0 to all sums.
     """
     for output in outputs:
         add_metrics(state.sums, output.metrics, found_inf)
@@ -273,13 +297,13 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
 
     Args:
         state: State of training. Its sums since the last row are set to 0.
-        clock: Time since the last row. Its time spent waiting for data is set to that of the
-            slowest process, because all processes wait for it in the step.
+        clock: Clock of the steps since the last row. `clock.waited` is set to the waiting time of
+            the slowest process, because all processes wait for that process in a step.
         on_nonfinite: Receives the skipped steps, if there are any.
 
     Returns:
-        Over all processes: means of metrics and of the gradient norm, number of unreadable images,
-        number of skipped steps, and peak memory in GiB.
+        Means of the metrics and of the gradient norm, number of unreadable images, number of
+        skipped steps, and peak memory in GiB, over all processes.
 
     Raises:
         UserError: A metric that is a share is not between 0 and 1.
@@ -287,17 +311,19 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
     assert state.norms is not None
     row: Row = {}
     for name, (value, _) in means(state.objective, state.sums, state.accelerator).items():
-        check_share(state.objective, name, value)
+        check_share(state.objective, name, value, name)
         row[name] = value
     norm_sum, norm_count = state.norms.tolist()
-    is_skipped = torch.stack(state.skipped).tolist()
-    first_step = state.step - len(is_skipped)
-    skipped = [step for step, flag in enumerate(is_skipped, first_step) if flag]
-    state.sums, state.norms, state.skipped = {}, None, []
+    skip_flags = torch.stack(state.skipped).tolist()
+    first_step = state.step - len(skip_flags)
+    skipped = [step for step, is_skipped in enumerate(skip_flags, first_step) if is_skipped]
+    state.sums = {}
+    state.norms = None
+    state.skipped = []
     if skipped:
         on_nonfinite(skipped)
-    used = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
-    unreadable, waited, memory = zip(*state.accelerator.gather_parts([used]), strict=True)
+    here = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
+    unreadable, waited, memory = zip(*state.accelerator.gather_parts([here]), strict=True)
     clock.waited = max(waited)
     if norm_count:
         row["grad_norm"] = norm_sum / norm_count
@@ -309,7 +335,14 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
 
 
 def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row:
-    """Return a row of metrics.jsonl: step and images so far, `values`, throughput and time."""
+    """Return a row of metrics.jsonl: step and images so far, metrics, throughput and time.
+
+    Args:
+        values: {name: value} of the metrics.
+        state: State of training.
+        settings: Values of the recipe.
+        clock: Clock of the steps since the last row.
+    """
     return {
         "step": state.step,
         "images": state.step * settings.batch,

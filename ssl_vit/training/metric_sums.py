@@ -41,7 +41,9 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
     """Add up the sums of all processes, on the CPU of every process. Collective.
 
-    Processes may have different metrics.
+    Args:
+        sums: Sums of this process. Processes may have different metrics.
+        accelerator: Processes of the run.
     """
     total: Sums = {}
     parts = [(names, rows.cpu()) for names, rows in sums.items()]

@@ -12,9 +12,6 @@ from pathlib import Path
 from ..errors import UserError
 from ..runs.files import write_atomically
 
-MAY_HELP = "Try a lower optim.lr= or a longer optim.warmup=."
-UNTRAINED = "The network was not trained before: check the images, the initial weights and the loss"
-
 
 @dataclass(eq=False, repr=False)
 class NonFinitePolicy:
@@ -29,7 +26,7 @@ class NonFinitePolicy:
         samples_of: Takes a step and returns the indices of its images.
         warn: Reports a warning.
         is_main: Whether this process writes and warns.
-        plugin: File and class of a plugin's loss, empty for a loss of this package.
+        loss_name: Name of the loss in messages, with the file and class of a plugin.
 
     Raises:
         UserError: When the object is called, if `action` is "stop".
@@ -40,24 +37,26 @@ class NonFinitePolicy:
     samples_of: Callable[[int], list[int]]
     warn: Callable[[str], None]
     is_main: bool
-    plugin: str = ""
+    loss_name: str = "the loss"
 
     def __call__(self, steps: list[int]) -> None:
         if self.is_main:
             self._dump(steps)
-        where = f"step {steps[0]}"
-        if len(steps) > 1:
-            where = f"steps {steps[0]} to {steps[-1]}"
-        text = (
+        where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+        warning = (
             f"{where}: the loss or gradient is not finite (skipped updates: {len(steps)}). "
             f"{self.path} lists the images"
         )
         if self.action == "stop":
-            of_plugin = f" of {self.plugin}" if self.plugin else ""
-            hint = MAY_HELP if steps[0] else f"{UNTRAINED}{of_plugin}."
-            raise UserError(f"optim.nonfinite=stop: {text}. {hint}")
+            remedy = "Try a lower optim.lr= or a longer optim.warmup=."
+            if steps[0] == 0:
+                remedy = (
+                    "The network was not trained before: check the images, the initial weights "
+                    f"and {self.loss_name}."
+                )
+            raise UserError(f"optim.nonfinite=stop: {warning}. {remedy}")
         if self.is_main:
-            self.warn(text)
+            self.warn(warning)
 
     def _dump(self, steps: list[int]) -> None:
         """Add the images of the steps to the file.

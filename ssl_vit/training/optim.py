@@ -136,6 +136,9 @@ def build_optimizer(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaL
     Args:
         module: Module to train.
         optim: Group `optim` of the recipe.
+
+    Returns:
+        The optimiser, and the schedule, whose `step` is called after each optimiser step.
     """
     params = parameter_groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
     module_name, _, name = optim.optimiser.made_by.partition(":")
@@ -211,6 +214,10 @@ def build_average(module: nn.Module, decay: float | None) -> AveragedModel | Non
 
     After each step, call `update_average`, which sets average = decay * average + (1 - decay) *
     weights.
+
+    Args:
+        module: Module with the weights.
+        decay: Weight of the old average (optim.average).
     """
     if decay is None:
         return None

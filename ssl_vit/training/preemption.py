@@ -185,7 +185,7 @@ class StopConsensus:
         # "=": no store has to hold an empty value
         self.store.set(f"{step}/{self.rank}", f"={vote}")
         self.rounds.append(step)
-        previous = self.rounds[-2:][0]  # in the first round, this round
+        previous = step if len(self.rounds) == 1 else self.rounds[-2]
         votes = self.store.multi_get([f"{previous}/{rank}" for rank in range(self.processes)])
         if len(self.rounds) > 3:
             # All ranks have voted in the previous round, so they have finished reading this older

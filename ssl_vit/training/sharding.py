@@ -313,8 +313,10 @@ def build_strategy(
     strategy = kind(objective, optimizer, settings, precision, compiles, batch_layout, accelerator)
     has_sharded_weights = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
     if has_sharded_weights and settings.average is not None:
-        text = "sharded weights cannot be averaged. Use optim.average=null, DDP, ZeRO 1 or ZeRO 2."
-        raise UserError(f"optim.average={settings.average}: {text}")
+        raise UserError(
+            f"optim.average={settings.average}: sharded weights cannot be averaged. "
+            "Use optim.average=null, DDP, ZeRO 1 or ZeRO 2."
+        )
     return strategy
 
 
@@ -332,8 +334,10 @@ def check_deepspeed(config: dict[str, Any]) -> None:
         raise UserError(f"zero_stage={stage}: nothing is sharded. Use 1, 2, 3 or DDP.")
     for name in RECIPE_SECTIONS:
         if name in config and config[name].get("enabled", True) is True:
-            text = "the recipe sets this with optim.* and compute.precision=. Remove this section"
-            raise UserError(f"{name}: {text} from the DeepSpeed configuration.")
+            raise UserError(
+                f"{name}: the recipe sets these values with optim.* and compute.precision=. "
+                "Remove this section from the DeepSpeed configuration."
+            )
 
 
 def deepspeed_values(

@@ -53,8 +53,9 @@ class State:
     def evaluation_model(self) -> Iterator[Objective]:
         """Yield the objective to evaluate and export, with averaged weights if the run has any.
 
-        All ranks enter and exit together. The objective runs without torch.compile, because
-        evaluation mode and a smaller last batch would need two more graphs for few images.
+        All ranks must enter and leave the context together. The objective runs without
+        torch.compile, because evaluation mode and a smaller last batch would need two more graphs
+        for few images.
         """
         with torch.compiler.set_stance("force_eager"):
             if self.average:
@@ -116,8 +117,8 @@ class State:
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             processes = len(saved["stream"])
             raise UserError(
-                f"data.stream=true: the run was stopped on {processes} processes, not on"
-                f" {accelerator.num_processes}. Start {processes} processes."
+                f"data.stream=true: the run was stopped on {processes} processes, not on "
+                f"{accelerator.num_processes}. Start {processes} processes."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)
@@ -155,8 +156,8 @@ class State:
         if self.strategy.objective.mixes_images:
             random_options.append(self.strategy.objective.mixes_images)
         if random_options and saved_batch != batch:
-            stopped = f"the run was stopped with compute.batch={saved_batch}"
             raise UserError(
-                f"compute.batch={batch}: {stopped}, and the randomness of {random_options[0]}"
-                f" depends on the value. Use compute.batch={saved_batch}."
+                f"compute.batch={batch}: the run was stopped with compute.batch={saved_batch}, and "
+                f"the random numbers of {random_options[0]} depend on compute.batch. "
+                f"Use compute.batch={saved_batch}."
             )

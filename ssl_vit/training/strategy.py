@@ -62,7 +62,7 @@ class Strategy:
         return self.accelerator.prepare(self.objective)
 
     def facts(self) -> dict[str, Any]:
-        """Return the name of the strategy that was actually set up, for the record of the run."""
+        """Return {"strategy": name of the strategy that was set up}, for environment.json."""
         is_ddp = isinstance(self.prepared, DistributedDataParallel)
         return {"strategy": "DDP" if is_ddp else "none"}
 
@@ -82,9 +82,9 @@ class Strategy:
         are complete. A process that is late has then called `tick` less often than the others.
         """
         self._watch_forward(tick)
-        # the gradient of the first parameter is complete last
-        first = next(p for p in self.objective.parameters() if p.requires_grad)
-        first.register_post_accumulate_grad_hook(lambda _: tick())
+        # The gradient of the first parameter is complete last
+        first_parameter = next(p for p in self.objective.parameters() if p.requires_grad)
+        first_parameter.register_post_accumulate_grad_hook(lambda _: tick())
 
     def _watch_forward(self, tick: Callable[[], None]) -> None:
         self.prepared.register_forward_pre_hook(lambda *_: tick())
@@ -122,10 +122,11 @@ class Strategy:
     def update(self) -> tuple[Tensor, Tensor]:
         """Clip the gradients, update the weights and zero the gradients.
 
+        If the norm or a loss is not finite on any process, the weights stay unchanged.
+
         Returns:
-            The gradient norm before clipping (float64), and whether the norm or a loss was not
-            finite on any process (bool), in which case nothing was changed. Both stay on the
-            device.
+            The gradient norm before clipping, a float64 scalar on the device, and whether the
+            update was skipped, a bool scalar on the device.
         """
         norm = optim.clip(self.weights, self.settings.clip).double()
         found_inf = self.any_nonfinite(norm)
@@ -165,9 +166,15 @@ class Strategy:
         average.lerp_(p, weight)
 
     def any_nonfinite(self, *values: Tensor) -> Tensor:
-        """Return whether a loss of this step, or one of `values`, is not finite on any process.
+        """Return whether a loss of this step or another value is not finite on any process.
 
-        The result is a bool scalar on the device. The losses are then dropped for the next step.
+        The losses are then dropped for the next step.
+
+        Args:
+            *values: Scalars on the device to check together with the losses.
+
+        Returns:
+            A bool scalar on the device.
         """
         found_inf = torch.stack([~value.isfinite() for value in (*values, *self.losses)]).any()
         self.losses = []
@@ -177,6 +184,10 @@ class Strategy:
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
         """Run the forward and backward pass of a batch, and drop the gradients.
+
+        Args:
+            batch: Batch on the device.
+            cast: Context of autocast for the forward pass.
 
         Raises:
             UserError: A weight got no gradient (`_check_gradients`).
@@ -200,12 +211,11 @@ class Strategy:
             if p.requires_grad and p.grad is None
         ]
         if unused and self.accelerator.num_processes > 1:
-            text = (
-                "the objective does not use these weights. Freeze the weights with"
-                " requires_grad_(False), or use a single process."
+            error_class = UserError if self.accelerator.is_main_process else ReportedError
+            raise error_class(
+                f"no gradient for {', '.join(unused[:3])}: the objective does not use these "
+                "weights. Freeze the weights with requires_grad_(False), or use a single process."
             )
-            error = UserError if self.accelerator.is_main_process else ReportedError
-            raise error(f"no gradient for {', '.join(unused[:3])}: {text}")
 
     @contextmanager
     def full_weights(self) -> Iterator[Objective]:

@@ -95,8 +95,7 @@ def test_the_alarm_needs_two_checks_in_a_row_after_warm_up() -> None:
 
     assert of(high, low, low, high, low, high) == []
     (text,) = of(high, low, low, low, low, low)  # once
-    assert text.startswith("step 30: features may be collapsing: effective rank 2.4, under 25%")
-    assert "10.0" in text
+    assert text.startswith("step 30: ") and all(said in text for said in ("2.4", "25%", "10.0"))
     again = of(high, high, low, low, high, low)
     assert [text.split(":")[0] for text in again] == ["step 30"]
     steps += [60, 70]
@@ -110,10 +109,7 @@ def test_the_alarm_needs_two_checks_in_a_row_after_warm_up() -> None:
 @pytest.mark.parametrize(
     ("measured", "says"),
     [
-        (
-            {"features/mean_cosine": 0.995},
-            "mean cosine 0.9950 between features of two images, over 0.99",
-        ),
+        ({"features/mean_cosine": 0.995}, "0.9950"),
         ({"features/information": 0.03}, "3.0%"),
         ({"features/patch_information": 0.02}, "of a patch has 2.0%"),
     ],

@@ -283,7 +283,7 @@ def test_a_run_whose_record_was_lost_says_that_not_all_is_known(
     assert not seen_images.read(folder).complete
     capsys.readouterr()
     fine_tune(folder, tmp_path)
-    line = f"the images that {folder} was trained on are unknown{seen_images.FIRST_STEPS}"
+    line = f"the images that {folder} was trained on are unknown ({seen_images.FIRST_STEPS})"
     assert any(line in one for one in told(capsys))
 
 

@@ -81,7 +81,8 @@ def test_a_loss_that_is_not_finite_before_the_first_update_is_not_the_learning_r
     line = refused(run, [*tiny, "name=run"])
     assert line.startswith("optim.nonfinite=stop: step 0: ") and "optim.lr=" not in line
     path = tmp_path / "not_finite.json"
-    policy = NonFinitePolicy("stop", path, samples, lambda text: None, True, "own.py: Own")
+    loss_name = "the loss of own.py: Own"
+    policy = NonFinitePolicy("stop", path, samples, lambda text: None, True, loss_name)
     assert "own.py: Own" in refused(policy, [0])
     assert "own.py: Own" not in refused(policy, [3])
 

@@ -86,11 +86,11 @@ class DinoDeclaration(ObjectiveDeclaration):
     def check_pass(self, recipe: Recipe, images: int) -> None:
         group = recipe.group(DinoOptions).koleo_group
         if group and images % group:
-            text = (
-                f"does not divide {images}, the number of images of a process in a forward pass."
-                f" Use a divisor of {images}, or null."
+            raise recipe.error(
+                f"{self.name}.koleo_group",
+                f"a process has {images} images in a forward pass, and {group} does not divide "
+                f"this number. Use a divisor of {images}, or null.",
             )
-            raise recipe.error(f"{self.name}.koleo_group", text)
 
 
 DECLARATION = DinoDeclaration()

@@ -62,9 +62,10 @@ class SelfDistillation(Objective):
         return self.teacher.encoder
 
     def heads(self) -> dict[str, Tensor]:
-        """Return the tensors that an export keeps, with the weights of the teacher's head.
+        """Return the tensors that an export keeps in addition to the encoder, {name: tensor}.
 
-        The names are those of the student's head. The exported encoder is the teacher's, too.
+        The head has the teacher's weights under the names of the student's head, because the
+        exported encoder is the teacher's.
         """
         tensors = super().heads()
         student = {name: value for name, value in tensors.items() if TEACHER not in name}
@@ -77,8 +78,11 @@ class SelfDistillation(Objective):
         """
         if progress >= self.freeze:
             return []
-        layers = [module for module in self.head.modules() if isinstance(module, Prototypes)]
-        return [p for layer in layers for p in layer.parameters() if p.requires_grad]
+        weights: list[nn.Parameter] = []
+        for module in self.head.modules():
+            if isinstance(module, Prototypes):
+                weights += [p for p in module.parameters() if p.requires_grad]
+        return weights
 
     def averages(self, progress: float) -> teacher.Averages:
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
@@ -128,6 +132,9 @@ class SelfDistillation(Objective):
             h_XTD: The student's tokens of the global views.
             taught_XTD: The teacher's tokens of the global views.
             batch: The batch. Its local views, if any, pass through the student's encoder here.
+
+        Returns:
+            The loss of each image, and the metric "same_prototype" as (sum, count).
         """
         images = len(batch.key)
         feature_XD = h_XTD[:, 0]
@@ -144,28 +151,33 @@ class SelfDistillation(Objective):
 
     @torch.no_grad()
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
-        """Return the teacher's probabilities of prototypes for all images, {metric: (X, K)}.
+        """Compute the teacher's probabilities of K prototypes for each of X images.
 
         The logits of all images are held in memory at once.
+
+        Args:
+            batches: Batches with X images in total.
+
+        Returns:
+            {metric: probabilities (X, K)}.
         """
         logits: dict[str, list[Tensor]] = {}
         modules: dict[str, Assignment] = {}
         for batch in batches:
-            for name, (module, logits_BK) in self.teacher_logits(
-                self.teacher_tokens(batch.image)
-            ).items():
+            entries = self.teacher_logits(self.teacher_tokens(batch.image))
+            for name, (module, logits_BK) in entries.items():
                 modules[name] = module
                 logits.setdefault(name, []).append(logits_BK)
         return {name: modules[name].assign_all(torch.cat(logits[name])) for name in logits}
 
     def teacher_logits(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
-        """Return what `assignments` needs of a batch.
+        """Return the teacher's logits, and the modules that turn logits into probabilities.
 
         Args:
-            taught_BTD: The teacher's tokens.
+            taught_BTD: The teacher's tokens of the images.
 
         Returns:
-            {metric: (module that turns logits into probabilities, the teacher's logits (B, K))}.
+            {metric: (module, logits (B, K))}.
         """
         return {"information": (self.assign, self.teacher.head(taught_BTD[:, 0]))}
 

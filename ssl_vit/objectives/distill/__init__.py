@@ -42,8 +42,9 @@ def teacher_of(options: DistillOptions, size: int) -> Recipe:
         options: The options, in which `network` describes the teacher.
         size: Side of the student's images in pixels, used if distill.size is not set.
     """
-    network = {name: value for name, value in (options.network or {}).items() if "." in name}
-    return build(network | {"data.size": options.size or size})
+    described = options.network or {}
+    recipe_values = {key: value for key, value in described.items() if "." in key}
+    return build(recipe_values | {"data.size": options.size or size})
 
 
 class DistillDeclaration(ObjectiveDeclaration):
@@ -74,35 +75,42 @@ class DistillDeclaration(ObjectiveDeclaration):
             return
         teacher = teacher_of(options, recipe.data.size)
         if teacher.model.convolutional:
-            text = f"{teacher.model.timm} has no patches. Name a Vision Transformer."
-            raise recipe.error("distill.teacher", text)
+            raise recipe.error(
+                "distill.teacher",
+                f"{teacher.model.timm} has no patches. Name a Vision Transformer.",
+            )
         for name in ("channels", "pixel_range"):
-            of_student = getattr(recipe.data, name)
-            of_teacher = getattr(teacher.data, name)
-            if of_student != of_teacher:
-                shown = name.replace("pixel_", "")
-                text = (
-                    f"the teacher was trained with data.{shown}={option_text(of_teacher)}, and this"
-                    f" run has data.{shown}={option_text(of_student)}. Use"
-                    f" data.{shown}={option_text(of_teacher)} or another teacher."
+            student_value = getattr(recipe.data, name)
+            teacher_value = getattr(teacher.data, name)
+            if student_value != teacher_value:
+                key = f"data.{name.removeprefix('pixel_')}"
+                teacher_option = f"{key}={option_text(teacher_value)}"
+                raise recipe.error(
+                    "distill.teacher",
+                    f"the teacher was trained with {teacher_option}, and this run has "
+                    f"{key}={option_text(student_value)}. Use {teacher_option} or another teacher.",
                 )
-                raise recipe.error("distill.teacher", text)
         side, patch = teacher.data.size, teacher.model.patch
         if side % patch or side < 2 * patch:
-            text = f"the teacher has patches of {patch} px. Use a multiple of {patch}, at least"
-            text += f" {2 * patch}"
             if options.size:
-                raise recipe.error("distill.size", f"{text}.")
-            text += ", or resize images for the teacher only by distill.size=."
-            raise recipe.error("data.size", text)
+                raise recipe.error(
+                    "distill.size",
+                    f"the teacher has patches of {patch} px. Use a multiple of {patch}, at least "
+                    f"{2 * patch}.",
+                )
+            raise recipe.error(
+                "data.size",
+                f"the teacher has patches of {patch} px. Use a multiple of {patch}, at least "
+                f"{2 * patch}, or resize images for the teacher only by distill.size=.",
+            )
         if options.patches and not same_grid(recipe, teacher):
             grid = recipe.data.size // recipe.model.patch
-            teachers_grid = side // patch
-            text = (
-                f"the student has {grid} x {grid} patches and the teacher {teachers_grid} x"
-                f" {teachers_grid}. Use distill.patches=0, or distill.size={grid * patch}."
+            teacher_grid = side // patch
+            raise recipe.error(
+                "distill.patches",
+                f"the student has {grid} x {grid} patches and the teacher {teacher_grid} x "
+                f"{teacher_grid}. Use distill.patches=0, or distill.size={grid * patch}.",
             )
-            raise recipe.error("distill.patches", text)
 
 
 def same_grid(student: Recipe, teacher: Recipe) -> bool:

@@ -74,9 +74,12 @@ class Distillation(Objective):
 
     @torch.no_grad()
     def teacher_features(self, image_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the teacher's features of images (B, C) and of patches (B, N, C), in float32.
+        """Compute the teacher's features, normalised for the loss.
 
-        The features are already normalised for the loss. On a GPU the teacher runs in bfloat16.
+        On a GPU the teacher runs in bfloat16.
+
+        Returns:
+            Features of the images (B, C) and of their patches (B, N, C), float32.
         """
         teacher = self.teacher.encoder
         with _teacher_precision(image_BCHW.device):
@@ -94,12 +97,15 @@ class Distillation(Objective):
     def _losses(
         self, token: tuple[Tensor, Tensor], patch: tuple[Tensor | None, Tensor]
     ) -> dict[str, Tensor]:
-        """Return the losses of each image, {name: (B,)}.
+        """Compute "loss" and the losses that it is the weighted sum of, for each image.
 
         Args:
-            token: Predicted feature of each image, and the teacher's feature, (B, C).
-            patch: Predicted features of each patch, or None to leave out the loss of patches, and
-                the teacher's features, (B, N, C).
+            token: The predicted image features (B, C), and the teacher's image features (B, C).
+            patch: The predicted patch features (B, N, C), or None to leave out the loss of patches,
+                and the teacher's patch features (B, N, C).
+
+        Returns:
+            {name: (B,)} with "loss", "token_loss" and, unless it is left out, "patch_loss".
         """
         losses = {"token_loss": self._distance(*token)}
         loss_B = losses["token_loss"]
@@ -125,21 +131,24 @@ class Distillation(Objective):
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         """Compute the mean of the teacher's features over training images.
 
+        Args:
+            batches: Training images.
+
         Raises:
             NonFiniteError: The teacher's features of some of the images are not finite.
         """
-        images, finite_images = 0, 0
+        num_images, num_finite = 0, 0
         for batch in batches:
             token_BC, patch_BNC = self.teacher_features(batch.image)
             self.mean_token_C += token_BC.sum(0)
             self.mean_patch_C += patch_BNC.mean(1).sum(0)
-            images += len(token_BC)
+            num_images += len(token_BC)
             is_finite_B = token_BC.isfinite().all(1) & patch_BNC.isfinite().all(2).all(1)
-            finite_images += int(is_finite_B.sum())
-        if finite_images < images:
-            raise NonFiniteError.of("distill.teacher", images - finite_images, images)
-        self.mean_token_C /= images
-        self.mean_patch_C /= images
+            num_finite += int(is_finite_B.sum())
+        if num_finite < num_images:
+            raise NonFiniteError.of("distill.teacher", num_images - num_finite, num_images)
+        self.mean_token_C /= num_images
+        self.mean_patch_C /= num_images
 
     @torch.no_grad()
     def baselines(self, batch: Batch) -> Metrics:

@@ -89,18 +89,20 @@ class IjepaDeclaration(ObjectiveDeclaration):
         for name in ("area", "aspect", "context"):
             smallest, largest = getattr(options, name)
             if smallest > largest:
-                text = "the first value is larger than the second. Write the smaller value first."
-                raise recipe.error(f"ijepa.{name}", text)
+                raise recipe.error(
+                    f"ijepa.{name}",
+                    "the first value is larger than the second. Write the smaller value first.",
+                )
         # Patches that remain for the context even if no two target blocks overlap
         remaining = recipe.patches - options.blocks * target_count(recipe)
         if remaining < visible_count(recipe):
-            text = (
-                f"{options.blocks} target blocks of {target_count(recipe)} patches may leave only"
-                f" {max(0, remaining)} of {recipe.patches} patches, and ijepa.visible needs"
-                f" {visible_count(recipe)}. Use fewer blocks or a smaller ijepa.area or"
-                " ijepa.visible."
+            raise recipe.error(
+                "ijepa.blocks",
+                f"{options.blocks} target blocks of {target_count(recipe)} patches may leave only "
+                f"{max(0, remaining)} of {recipe.patches} patches, and ijepa.visible needs "
+                f"{visible_count(recipe)}. Use fewer blocks or a smaller ijepa.area or "
+                "ijepa.visible.",
             )
-            raise recipe.error("ijepa.blocks", text)
         check_decoder(recipe, "ijepa")
 
 

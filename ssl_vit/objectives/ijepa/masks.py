@@ -113,7 +113,7 @@ class BlockMasks(nn.Module):
         return index_BMN[..., : self.target_patches].sort(dim=-1).values
 
     def _first(self, key_B1: Tensor, rank_BN: Tensor) -> Tensor:
-        """Return the V patches of lowest rank (of equal ranks, of lowest hash), int64 (B, V)."""
+        """Return the V patches of lowest rank, int64 (B, V). Hashes decide between equal ranks."""
         slot_N = SLOTS * (self.blocks + 1) + torch.arange(self.side**2, device=key_B1.device)
         order_BN = (rank_BN << 31) | rng.top_bits(rng.bits(key_B1, slot_N), 31)
         return order_BN.argsort(dim=1, stable=True)[:, : self.visible].sort(dim=1).values

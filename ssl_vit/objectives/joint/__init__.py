@@ -31,8 +31,11 @@ class JointDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         weights = recipe.group(JointOptions)
         if not (weights.mpp or weights.supervised):
-            text = "both weights are 0. Use at least one weight above 0."
-            raise recipe.error("joint.mpp=0 joint.supervised", text, "0")
+            raise recipe.error(
+                "joint.mpp=0 joint.supervised",
+                "both weights are 0. Use at least one weight above 0.",
+                "0",
+            )
 
     def trained(self, recipe: Recipe) -> list[ObjectiveDeclaration]:
         weights = recipe.group(JointOptions)

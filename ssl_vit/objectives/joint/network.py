@@ -111,7 +111,7 @@ def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:
     weights = settings.group(JointOptions)
     parts: dict[str, tuple[Objective, float]] = {}
     for name in DECLARATION.parts:
-        # Restore the random state, so that each part starts with the weights that it has alone
+        # Restore the random state, so that each part starts with the weights that it has alone.
         # A plan builds on "meta", perhaps while another thread trains and draws random numbers
         is_real = torch.get_default_device().type != "meta"
         with torch.random.fork_rng(devices=[], enabled=is_real):

@@ -52,8 +52,9 @@ class MaeDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         patches = recipe.patches
         if masked_count(recipe) >= patches:
-            text = f"leaves none of an image's {patches} patches visible. {fewer_than(patches)}"
-            raise recipe.error("mae.rate", f"{text}.")
+            raise recipe.error(
+                "mae.rate", f"all {patches} patches of an image are masked. {fewer_than(patches)}."
+            )
         check_decoder(recipe, "mae")
 
 

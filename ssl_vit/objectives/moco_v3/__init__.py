@@ -43,11 +43,16 @@ class MocoDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         model = recipe.model
         if model.convolutional:
-            text = f"objective={self.name} needs a Vision Transformer, such as model=vit_s16."
-            raise recipe.error("model", text, model.name)
+            raise recipe.error(
+                "model",
+                f"objective={self.name} needs a Vision Transformer, such as model=vit_s16.",
+                model.name,
+            )
         if recipe.group(MocoOptions).freeze_patches and model.hybrid:
-            text = f"model={model.name} has a ResNet in front. Use moco.freeze_patches=false."
-            raise recipe.error("moco.freeze_patches", text)
+            raise recipe.error(
+                "moco.freeze_patches",
+                f"model={model.name} has a ResNet in front. Use moco.freeze_patches=false.",
+            )
 
 
 DECLARATION = MocoDeclaration()

@@ -130,8 +130,8 @@ class MomentumContrast(Objective):
             k_BC: Keys of the other view.
 
         Returns:
-            ctr of each query (B,), and whether the nearest key is that of the same image, bool
-            (B,).
+            The loss ctr of each query (B,), and whether the nearest key belongs to the same image,
+            bool (B,).
         """
         # In bfloat16, similarities / temperature would be rounded to 2 or 3 digits
         with full_precision(q_BC.device):
@@ -146,9 +146,10 @@ class MomentumContrast(Objective):
         return 2 * self.temperature * loss_B, correct_B
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the scores of choosing a key of the batch at random."""
+        """Return the loss and the accuracy of choosing a key of the batch at random."""
         images = len(batch.key)
         num_images = torch.tensor(float(images), dtype=torch.float64, device=batch.key.device)
+        # ctr, summed over the views, is 2 temperature times a cross-entropy, here log(images)
         loss = VIEWS * 2 * self.temperature * math.log(images)
         return {
             "chance_loss": (num_images * loss, num_images),
@@ -157,10 +158,15 @@ class MomentumContrast(Objective):
 
 
 def _project(encoder: Backbone, projector: nn.Module, views_BV3HW: Tensor) -> list[Tensor]:
-    """Return the projections (B, C) of each view (B, 3, H, W).
+    """Return the projections (B, C) of the images, for each of the V views.
 
     The encoder runs once on all views. The projector runs once per view, so that batch statistics
     are computed per view. (The authors' code runs both per view.)
+
+    Args:
+        encoder: The encoder, or its momentum copy.
+        projector: The projector, or its momentum copy.
+        views_BV3HW: Two views of each image.
     """
     feature_BD = encoder.feature(views_BV3HW.transpose(0, 1).flatten(0, 1), "token")
     return [projector(x_BD) for x_BD in feature_BD.chunk(VIEWS)]

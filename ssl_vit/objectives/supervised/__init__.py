@@ -39,11 +39,15 @@ class SupervisedDeclaration(ObjectiveDeclaration):
     def check(self, recipe: Recipe) -> None:
         options = recipe.group(SupervisedOptions)
         if recipe.model.convolutional and options.pool != "token":
-            text = f"model={recipe.model.name} has no patch tokens. Use supervised.pool=token."
-            raise recipe.error("supervised.pool", text)
+            raise recipe.error(
+                "supervised.pool",
+                f"model={recipe.model.name} has no patch tokens. Use supervised.pool=token.",
+            )
         if options.smoothing and options.loss != "softmax":
-            text = "supervised.loss=sigmoid has no label smoothing. Use supervised.smoothing=0."
-            raise recipe.error("supervised.smoothing", text)
+            raise recipe.error(
+                "supervised.smoothing",
+                "supervised.loss=sigmoid has no label smoothing. Use supervised.smoothing=0.",
+            )
 
     def check_label_lists(self, recipe: Recipe, lists: str) -> None:
         if recipe.group(SupervisedOptions).loss == "softmax":

@@ -94,6 +94,10 @@ class Supervised(Objective):
         """Return the loss of each image (B,).
 
         The loss of an image without a label is finite but has no meaning.
+
+        Args:
+            logits_BC: Class scores.
+            label: Labels (B,) or lists of labels (B, L), int64.
         """
         if self.loss == "softmax":
             if label.ndim > 1:

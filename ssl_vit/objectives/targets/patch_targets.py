@@ -132,7 +132,10 @@ def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
 def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum of the pixels of each patch's `neighbors`, and the number of these pixels.
 
-    The arguments are those of `neighbors`.
+    Args:
+        image_B3HW: Images, integers.
+        patch: Side of a patch in pixels.
+        corrupted_BN: Whether each patch is corrupted, bool.
 
     Returns:
         Sums, int64 (B, N, C), and numbers of pixels, int64 (B, N). For a patch without neighbours,
@@ -301,6 +304,10 @@ class Classes(Target):
 
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         """Return the scores (B, N) of three simple predictions of a patch's classes.
+
+        Args:
+            image_B3HW: Images, uint8.
+            corrupted_BN: Whether each patch is corrupted, bool.
 
         Returns:
             "entropy": Entropy in nats of the classes of training patches, which is the loss of
