@@ -160,8 +160,8 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     given = given.without(described_pixels)
     if model_keys and "model.width" in described:
         raise UserError(
-            f"{model_keys[0]}={given.text(model_keys[0])}: the weights of init={place} describe the "
-            "model. Leave out options of the model."
+            f"{model_keys[0]}={given.text(model_keys[0])}: the weights of init={place} describe"
+            " the model. Leave out options of the model."
         )
     if "data.size" not in given.values:
         given = given.with_values({"data.size": source.image_size() or DEFAULT_SIZE})
