@@ -373,7 +373,7 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield sentences about results that the report leaves out, and about limits of its claims."""
     plan, rows = results.plan, verdict.rows
-    yield from (f"{text}." for text in list_limits(rows, verdict.rule))
+    yield from list_limits(rows, verdict.rule)
     for name, why in results.foreign.items():
         yield f"{name} is left out: {why}."
     finished = {path.parent.name for path in results.folder.glob("*/result.json")}
