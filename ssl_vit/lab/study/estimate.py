@@ -70,11 +70,15 @@ class StudyEstimate:
             yield "" if number else "compared", sentence
         timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
-            yield "time", f"on {self.device.name}, {estimate.assumed(self.asked)}"
+            yield (
+                "time",
+                f"on {self.device.name}, for computation alone, assuming"
+                f" {self.asked.efficiency:.0%} (efficiency=) of the peak speed",
+            )
         elif timed:
             yield "time", "measured on this machine, with one task running at a time"
         elif not self.opening:  # the opening already gives measured hours
-            yield "time", estimate.no_time()
+            yield "time", f"unknown. Add device= (choices: {', '.join(estimate.devices())})"
         if timed and (untimed := self.in_all["untimed"]):
             yield "left out", f"the unknown time of {format_count(untimed, 'tasks')}"
         if uncounted:
