@@ -126,14 +126,18 @@ class Results:
             index_M, label_ML, outcomes = read_predictions(path)
             first = firsts.setdefault(images, (path.parent, index_M, label_ML))
             if not all(map(np.array_equal, first[1:], (index_M, label_ML))):
-                text = f"the test images differ from the test images of {first[0].name}"
-                raise UserError(f"{path}: {text}, so {HINT}")
+                raise UserError(
+                    f"{path}: the test images differ from the test images of {first[0].name}, so"
+                    f" {HINT}"
+                )
             is_labelled_M = (label_ML >= 0).any(1)
             by_task[name] = PredictionOutcomes(*(array[is_labelled_M] for array in outcomes))
             top1 = by_task[name].correct_M.mean()
             if abs(top1 - value) > 1e-6:
-                text = f"top1 is {top1:.4f} in this file and {value:.4f} in result.json"
-                raise UserError(f"{path}: {text}, so {HINT}")
+                raise UserError(
+                    f"{path}: top1 is {top1:.4f} in this file and {value:.4f} in result.json, so"
+                    f" {HINT}"
+                )
         return by_task
 
 
@@ -160,10 +164,12 @@ def load(folder: Path) -> Results:
                 missing.append(name)
             continue
         words, undecided = launch.planned_options(task, tasks, folder)
-        why = run_folder.why_not_planned(folder / name, task.values, words, undecided)
+        reason = run_folder.why_not_planned(folder / name, task.values, words, undecided)
         foreign_need = next((need for need in task.needs if need in foreign), None)
-        if why or foreign_need:
-            foreign[name] = why or f"the task needs {foreign_need}, which is left out"
+        if not reason and foreign_need:
+            reason = f"the task needs {foreign_need}, which is left out"
+        if reason:
+            foreign[name] = reason
             continue
         training_images[name] = run_folder.training_images(folder / name)
         finished[name] = FinishedRun(
@@ -171,9 +177,13 @@ def load(folder: Path) -> Results:
             records.require(folder / name / "environment.json", RunEnvironment, HINT),
         )
     if not finished:
-        state = f"{len(missing)} of {format_count(len(tasks), 'tasks')} not finished"
-        left = "".join(f". {name} is left out: {why}" for name, why in foreign.items())
-        raise UserError(f"{folder}: there are no results yet ({state}){left}")
+        left_out_texts = "".join(
+            f". {name} is left out: {reason}" for name, reason in foreign.items()
+        )
+        raise UserError(
+            f"{folder}: there are no results yet ({len(missing)} of"
+            f" {format_count(len(tasks), 'tasks')} not finished){left_out_texts}"
+        )
     _check_training_images(folder, finished, training_images)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     table = frame(rows, list(plan.axes))
@@ -183,14 +193,14 @@ def load(folder: Path) -> Results:
 
 def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:
     """Yield a row of `Results.table` for each metric of a finished run."""
-    exaflop, hours = run.result.total_exaflop, run.result.total_device_hours
+    exaflop, device_hours = run.result.total_exaflop, run.result.total_device_hours
     shared = {
         "run": task.run,
         **task.at,
         "seed": task.seed,
         "tried": ", ".join(f"{key}={value}" for key, value in task.tried.items()),
         "exaflop": math.nan if exaflop is None else exaflop,
-        "device_hours": math.nan if hours is None else hours,
+        "device_hours": math.nan if device_hours is None else device_hours,
         "feature_pool": run.result.pool or "",
         "folder": task.name,
         "origin": " ".join(weight_sources(tasks, task.name)),
@@ -208,11 +218,16 @@ def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
-    """Return a table with the columns of `Results.table`. Missing texts become empty."""
+    """Return a table with the columns of `Results.table`. Missing texts become empty.
+
+    Args:
+        rows: `{column: value}` of each row.
+        axes: Axes of the study, each of which gets a column.
+    """
     columns = ["run", *axes, *list(COLUMNS)[1:]]
     table = pd.DataFrame(list(rows), columns=columns, dtype=object)
-    texts = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
-    table[texts] = table[texts].fillna("")
+    text_columns = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
+    table[text_columns] = table[text_columns].fillna("")
     return table.astype(COLUMNS | dict.fromkeys(axes, "str"))
 
 
@@ -221,12 +236,13 @@ def _check_training_images(
     finished: Mapping[str, FinishedRun],
     training_images: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Check that runs with equal options were trained on equal images.
+    """Check that runs with the same data options were trained on the same images.
 
     Args:
         folder: Folder of the study.
         finished: `{task: run}`.
-        training_images: `{task: options that choose the training images}`. Empty for a stream.
+        training_images: `{task: options that choose the training images}`. The options are empty
+            for a stream of images, which is not checked.
 
     Raises:
         UserError: The training images differ, because a run was made on another machine or the
@@ -239,17 +255,18 @@ def _check_training_images(
         if options and "train" in images:
             first_name, first_images = first_runs.setdefault(options, (name, images["train"]))
             if first_images != images["train"]:
-                text = f"{folder / first_name} and {folder / name} were trained on different images"
-                text += ". Remove the run with the wrong images"
-                raise UserError(f"{text} and type the study's command again.")
+                raise UserError(
+                    f"{folder / first_name} and {folder / name} were trained on different images."
+                    " Remove the run with the wrong images and type the study's command again."
+                )
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutcomes]:
     """Read the predictions.npz of a run.
 
     Returns:
-        Index of every test image (M,), labels of the image (M, L), and whether the top-1 prediction
-            is among the labels.
+        Row of each test image in the data set (M,), labels of each test image (M, L), and for each
+            test image whether the top-1 prediction is one of the labels.
 
     Raises:
         UserError: The file is damaged.
@@ -257,9 +274,11 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
     # numpy and zipfile raise errors of many kinds on damaged files
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
         columns = [arrays[name] for name in ("index", "label", "top5", "content")]
-        index, label, top5, content = columns
+        index_M, label, top5, content_M = columns
         are_integers = all(np.issubdtype(array.dtype, np.integer) for array in columns)
-        if are_integers and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
-            label_ML = label.reshape(len(index), -1)
-            return index, label_ML, PredictionOutcomes((top5[:, :1] == label_ML).any(1), content)
+        top1_M = top5[:, 0]
+        if are_integers and index_M.shape == label.shape[:1] == top1_M.shape == content_M.shape:
+            label_ML = label.reshape(len(index_M), -1)
+            is_correct_M = (top1_M[:, None] == label_ML).any(1)
+            return index_M, label_ML, PredictionOutcomes(is_correct_M, content_M)
     raise UserError(f"{path} is damaged, so {HINT}")
