@@ -116,7 +116,9 @@ def makespan(
     parallel: int,
     running: Seconds | None = None,
 ) -> float:
-    """Return the seconds until all tasks have ended if each task starts as soon as possible.
+    """Return the seconds until all tasks have ended.
+
+    A task starts as soon as the tasks that it needs have ended and fewer than `parallel` tasks run.
 
     Args:
         tasks: Names of the waiting tasks, each after the tasks that it needs.
@@ -132,16 +134,17 @@ def makespan(
     free_at += [0.0] * (parallel - len(free_at))
     for name in tasks:
         place = free_at.index(min(free_at))
-        ends_of_needs = (ends.get(need, 0.0) for need in needs[name])
-        ends[name] = free_at[place] = max([free_at[place], *ends_of_needs]) + seconds[name]
+        ends_of_needs = [ends.get(need, 0.0) for need in needs[name]]
+        start = max([free_at[place], *ends_of_needs])
+        ends[name] = free_at[place] = start + seconds[name]
     return max([*free_at, *ends.values()])
 
 
 def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds) -> Seconds:
-    """Estimate the seconds of each task from the finished tasks of the same kind.
+    """Estimate the seconds of each task as the mean of the finished tasks of the same kind.
 
-    For a kind without a finished task, the estimate is the planned time multiplied by the ratio of
-    actual to planned time over all finished tasks.
+    For a kind without a finished task, the estimate is the planned time, multiplied by how much
+    longer than planned all finished tasks together have taken.
 
     Args:
         kinds: `{task: kind}` of all tasks.
@@ -151,14 +154,17 @@ def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds)
     Returns:
         `{task: seconds}` of all tasks.
     """
-    measured: dict[str, list[float]] = {}
+    took_by_kind: dict[str, list[float]] = {}
     for name, seconds in took.items():
-        measured.setdefault(kinds[name], []).append(seconds)
+        took_by_kind.setdefault(kinds[name], []).append(seconds)
     planned_tasks = [name for name in took if kinds[name] in expected]
     planned = sum(expected[kinds[name]] for name in planned_tasks)
-    slowdown = sum(took[name] for name in planned_tasks) / planned if planned else 1.0
+    slowdown = 1.0
+    if planned:
+        slowdown = sum(took[name] for name in planned_tasks) / planned
     seconds_of_kind = {kind: slowdown * seconds for kind, seconds in expected.items()}
-    seconds_of_kind |= {kind: statistics.mean(seconds) for kind, seconds in measured.items()}
+    seconds_of_kind |= {kind: statistics.mean(seconds) for kind, seconds in took_by_kind.items()}
+    # for a kind that is neither planned nor finished
     usual = statistics.mean(seconds_of_kind.values()) if seconds_of_kind else 0.0
     return {name: seconds_of_kind.get(kind, usual) for name, kind in kinds.items()}
 
@@ -237,7 +243,7 @@ class Hours:
             tasks: Names of tasks.
             took: `{task: seconds}` of the finished tasks.
             running: `{task: seconds since its start}` of the running tasks.
-            over: Tasks that will not run.
+            over: Names of tasks that will not run.
         """
         seconds = expected_seconds(self.kinds, took, self.plan.expected)
         remaining = {name: max(0.0, seconds[name] - since) for name, since in running.items()}
@@ -307,12 +313,12 @@ class Hours:
         write_atomically(self.path, json.dumps(self.ledger.model_dump(), indent=1) + "\n")
 
     def end(self, took: Seconds) -> str:
-        """Record how the study ended and describe the end in words."""
+        """Record how the study ended, and return a sentence about the end."""
         refused = [decision.group for decision in self.ledger.decisions if not decision.starts]
         self.ledger.ended = HOURS if refused else PLANNED
         self.save(took)
-        used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used"
-        return f"{used}. There was no time for {list_names(refused)}" if refused else used
+        used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used."
+        return f"{used} There was no time for {list_names(refused)}." if refused else used
 
 
 def read(folder: Path) -> HoursRecord | None:
