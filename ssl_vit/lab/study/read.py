@@ -480,7 +480,11 @@ def _check_names(study: Study) -> None:
         ValueError: A name is wrong.
     """
     _require(study.runs, "runs: this study has no run. Add a run.")
-    names_by_kind = {"places": study.places, "axes": study.axes, "runs": study.runs}
+    names_by_kind: dict[str, Collection[str]] = {
+        "places": study.places,
+        "axes": study.axes,
+        "runs": study.runs,
+    }
     for kind, names in names_by_kind.items():
         reserved = {ALL, SEED, UNTRAINED, *(COLUMNS if kind == "axes" else ())}
         for name in names:

@@ -102,20 +102,24 @@ def build(
     path, words = folder / FILE, option_words(texts)
     if options.launcher != "local":
         words.append(f"launcher={options.launcher}")
-    if (before := _read_plan(path, words, hours)) is not None:
+    before = _read_plan(path, words, hours)
+    if before is not None:
         return before
     if not may_time:
-        text = "to plan this study, a few steps must be timed, which dry=true and `plan` do not do"
-        remedy = "Use --check. On a cluster, type this in a job with the resources of a task"
-        raise UserError(f"recipe={NAME}: {text}. {remedy}.")
+        raise UserError(
+            f"recipe={NAME}: to plan this study, a few steps must be timed, which dry=true and"
+            " `plan` do not do. Use --check. On a cluster, type this in a job with the resources of"
+            " a task."
+        )
     if engine.is_written(folder) and not options.check:
         raise UserError(
             f"{folder}: a study with other options is running in this folder. Use another name=."
         )
     planned, printed = _plan(texts, options, hours, words)
     if not options.check:
-        with engine.lock_study(folder):  # another command may have planned or started meanwhile
-            if (before := _read_plan(path, words, hours)) is not None:
+        with engine.lock_study(folder):
+            before = _read_plan(path, words, hours)
+            if before is not None:  # another command has planned the study meanwhile
                 return before
             write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
             (folder / budget.FILE).unlink(missing_ok=True)  # written for an earlier plan
@@ -123,27 +127,38 @@ def build(
 
 
 def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | None:
-    """Return the existing plan for the same words, or None if there is no such plan.
+    """Return the existing plan for the same options, or None if a new plan is needed.
+
+    A plan for fewer hours is used again only if a run has finished. The plan then gets the new
+    hours.
+
+    Args:
+        path: Path of worth.json.
+        words: Options of the command.
+        hours: Hours of the command.
 
     Raises:
         UserError: The file is damaged, or the hours are fewer than planned and a run has finished.
     """
-    before = (
-        records.require(path, WorthPlan, "remove the file to plan again") if path.exists() else None
-    )
-    if before is None or before.words != [*words]:
+    if not path.exists():
+        return None
+    before = records.require(path, WorthPlan, "remove the file to plan again")
+    if before.words != [*words]:
         return None
     if before.hours == hours:
         return before
     if not any(path.parent.glob(f"*/{RESULT}")):
         return None
     if hours < before.hours:  # otherwise a user could stop as soon as the results look good
-        text = f"this study was planned for {before.hours:g} hours, and some runs have finished"
-        raise UserError(f"hours={hours:g}: {text}. Use hours={before.hours:g} or more.")
-    text = (
+        raise UserError(
+            f"hours={hours:g}: this study was planned for {before.hours:g} hours, and some runs"
+            f" have finished. Use hours={before.hours:g} or more."
+        )
+    before.lines.insert(
+        0,
         f"planned     for hours={before.hours:g}. hours={hours:g} changes neither tries nor steps"
+        " (use another name= for a new plan)",
     )
-    before.lines.insert(0, f"{text} (use another name= for a new plan)")
     return before.model_copy(update={"hours": hours})
 
 
@@ -214,15 +229,18 @@ def _expected(setup: StudySetup, size: StudySize, speed: RunSpeed) -> dict[str, 
 
 
 def _pace_line(speed: RunSpeed, spent: float) -> str:
-    """Return the line that says what was timed and on which machine."""
+    """Describe the measured speed of runs and the machine in a line.
+
+    Args:
+        speed: Measured speed.
+        spent: Seconds that the measurement took.
+    """
     steps = [f"{kind} {clock.step:.3g} s" for kind, clock in speed.clocks.items() if clock.step]
     rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in speed.clocks.items()]
     at_once = f"{speed.parallel} tasks at once" if speed.parallel > 1 else "one task at a time"
-    machine = (
-        f"{engine.cpu_model()}, {engine.cores()} cores, GPUs {', '.join(usable_gpus()) or 'none'}"
+    gpus = ", ".join(usable_gpus()) or "none"
+    return (
+        f"measured    in {spent:.0f} s on {engine.cpu_model()}, {engine.cores()} cores, GPUs"
+        f" {gpus}, load average {os.getloadavg()[0]:.1f}: {at_once}. A step takes:"
+        f" {', '.join(steps)}. The rest of a run takes: {', '.join(rest)}"
     )
-    load = f"load average {os.getloadavg()[0]:.1f}"
-    text = (
-        f"{at_once}. A step takes: {', '.join(steps)}. The rest of a run takes: {', '.join(rest)}"
-    )
-    return f"measured    in {spent:.0f} s on {machine}, {load}: {text}"
