@@ -201,9 +201,18 @@ def _length(steps: int, warmup: float) -> dict[str, int]:
 
 
 def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return the settings of each run in each arm."""
+    """Return the settings of the compared arms, as the axis of a study file.
+
+    Args:
+        setup: Question of the study.
+        size: Size of the study.
+        parts: Suffixes of the fine-tunings: `""` with all labels, `"_fewer"` with shares of them.
+
+    Returns:
+        `{arm: {run: settings}}`. A reference such as {pretrain} stands for the weights of that run.
+    """
     objective, baseline = setup.arms
-    rates, way_rates = RATES[size.tries]
+    rates, baseline_rates = RATES[size.tries]
     mixed: dict[str, Any] = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
     several = len(size.rates) > 1
     arms: dict[str, Any] = {objective: {}, baseline: {}}
@@ -211,19 +220,19 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
         arms[objective]["frozen"] = {"init": "{pretrain}"}
         arms[baseline]["frozen"] = {"init": setup.init or "{own}"}
     for part in parts:
-        # if several pre-trainings are tried, the final run takes the best init=
-        pretrained = {} if several else {"init": "{pretrain}"}
         tries: dict[str, Any] = {"optim.lr": rates, **mixed}
-        if several:
+        start = {"init": "{pretrain}"}
+        if several:  # the final run takes the best of several pre-trainings
+            start = {}
             tries = {"init": [f"{{pretrain{end}}}" for end in size.rates], **tries}
-        arms[objective] |= {f"tune{part}": pretrained | {"try": tries}, f"final{part}": pretrained}
+        arms[objective] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
         if setup.init:
             start = {"init": setup.init}
             tries = {"optim.lr": START_RATES if several else rates, **mixed}
         else:
             start = setup.model
-            ways = [engine.SCRATCH, *(f"{{own{part}{end}}}" for end in size.rates)]
-            tries = {"init": ways, "optim.lr": way_rates, **mixed}
+            supervised = [f"{{own{part}{end}}}" for end in size.rates]
+            tries = {"init": [engine.SCRATCH, *supervised], "optim.lr": baseline_rates, **mixed}
         arms[baseline] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
     if setup.released:
         for arm in arms.values():

@@ -47,9 +47,11 @@ class Network(NamedTuple):
     @property
     def text(self) -> str:
         """Network and image size in words."""
-        chosen = dict(self.options)
-        size = f"{chosen['data.size']} px" if "data.size" in chosen else ""
-        return " at ".join(filter(None, [chosen.get("model", ""), size]))
+        options = dict(self.options)
+        parts = [options["model"]] if "model" in options else []
+        if "data.size" in options:
+            parts.append(f"{options['data.size']} px")
+        return " at ".join(parts)
 
 
 class NetworkChoice(NamedTuple):
@@ -68,19 +70,24 @@ def is_fixed(texts: Mapping[str, str], key: str) -> bool:
 
 
 def networks(texts: Mapping[str, str], side: int, free: bool = False) -> list[Network]:
-    """Return the networks to choose from, the largest first.
+    """Return the possible networks at the possible image sizes, the largest first.
 
     Args:
-        texts: Options of the user. The network or size that they set is kept.
+        texts: Options of the user. A network or an image size that the user sets is kept.
         side: Shorter side of the images in pixels. No image is enlarged.
-        free: Whether to ignore the network and size that the options set.
+        free: Whether to ignore the network and the image size that the user sets.
     """
     sizes = [str(size) for size in SIZES if size <= side] or [str(SIZES[-1])]
+    models: Sequence[str] = MODELS
+    if not free and is_fixed(texts, "data.size"):
+        sizes = [""]
+    if not free and is_fixed(texts, "model"):
+        models = [""]
     choices = []
-    for size in sizes if free or not is_fixed(texts, "data.size") else [""]:
-        for model in MODELS if free or not is_fixed(texts, "model") else [""]:
-            chosen = {"model": model, "data.size": size}
-            options = tuple((key, text) for key, text in chosen.items() if text)
+    for size in sizes:
+        for model in models:
+            named = (("model", model), ("data.size", size))
+            options = tuple((key, text) for key, text in named if text)
             work = count_work(texts, options)
             if work is not None:
                 choices.append(Network(options, work))
@@ -88,7 +95,15 @@ def networks(texts: Mapping[str, str], side: int, free: bool = False) -> list[Ne
 
 
 def count_work(texts: Mapping[str, str], options: Sequence[tuple[str, str]]) -> float | None:
-    """Return the multiply-adds of a network, or None if the patches do not suit the image size."""
+    """Return the multiply-adds of the forward pass of an image.
+
+    Args:
+        texts: Options of the user.
+        options: Options that choose the network and the image size.
+
+    Returns:
+        Multiply-adds, or None if the patches do not suit the image size.
+    """
     kept = {
         key: text for key, text in texts.items() if key in NETWORK_KEYS or key.startswith("model")
     }
@@ -130,13 +145,10 @@ def choose(
     default = Network((), count_work(texts, ()) or 0.0)
     if usable_gpus() and not is_fixed(texts, "model") and not is_fixed(texts, "data.size"):
         recipe = build_setup(texts, images).recipe
-        default = default._replace(
-            work=count_work({}, _named(recipe.model.name, recipe.data.size)) or 0.0
-        )
-        choices, room = (
-            [default, *(network for network in choices if network.work < default.work)],
-            1,
-        )
+        network_options = [("model", recipe.model.name), ("data.size", str(recipe.data.size))]
+        default = default._replace(work=count_work({}, network_options) or 0.0)
+        choices = [default, *(network for network in choices if network.work < default.work)]
+        room = 1
     search = _Search(texts, images, hours, calibrate, clock)
     chosen = search.largest(choices or [default], room)
     setup, speed = search.timed[chosen]
@@ -149,31 +161,37 @@ def choose(
     if smaller and "init" not in texts:
         alternative = search.largest(smaller, 1)
         if search.needed(alternative) <= hours:
-            error += f", or a smaller network: {alternative.words} fits into {hours:g} hours"
-    raise UserError(f"{error}.")
-
-
-def _named(model: str, size: int) -> list[tuple[str, str]]:
-    return [("model", model), ("data.size", str(size))]
+            error = (
+                f"{error} Or use a smaller network: {alternative.words} fits into {hours:g} hours."
+            )
+    raise UserError(error)
 
 
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
-    """Return the line that names the network and the size and gives the reason for the choice."""
+    """Return the line that names the network and gives the reason for the choice.
+
+    Args:
+        search: Search that has chosen the network.
+        chosen: The chosen network.
+        choices: All networks to choose from, the largest first.
+    """
     setup, _ = search.timed[chosen]
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
-        why = "the network of init="
-    elif not chosen.options:
-        named = " and ".join(fixed) or f"recipe={setup.objective}"
-        why = f"the network of {named}"
-    else:
-        kind = "GPU" if usable_gpus() else "CPU"
-        why = f"the largest network for {search.hours:g} hours on this {kind}"
-        why += f", with {fixed[0]} as set" if fixed else ""
-        if choices[0] != chosen:
-            needed = search.needed(choices[0])
-            why += f" ({choices[0].text} would need about {needed:.2g} hours)"
-    return f"network     {setup.network}: {why}"
+        return f"network     {setup.network}: the network of init="
+    if not chosen.options:
+        source = " and ".join(fixed) if fixed else f"recipe={setup.objective}"
+        return f"network     {setup.network}: the network of {source}"
+    kind = "GPU" if usable_gpus() else "CPU"
+    condition = f", with {fixed[0]} as set" if fixed else ""
+    larger = ""
+    if choices[0] != chosen:
+        needed = search.needed(choices[0])
+        larger = f" ({choices[0].text} would need about {needed:.2g} hours)"
+    return (
+        f"network     {setup.network}: the largest network for {search.hours:g} hours on this"
+        f" {kind}{condition}{larger}"
+    )
 
 
 class _Search:
@@ -199,9 +217,10 @@ class _Search:
     def largest(self, choices: Sequence[Network], room: float) -> Network:
         """Return the largest network whose smallest study fits `room` times into the hours.
 
-        The returned network has been timed. If no network fits, the method returns the smallest
-        network. If the time for timing is over, it returns the largest timed network whose smallest
-        study fits once, or else the smallest timed network.
+        The method times the network that seems to be the answer, until the answer has been timed.
+        If no network fits, the answer is the smallest network. If there is no time to time another
+        network, the answer is the largest timed network whose smallest study fits once, or else the
+        smallest timed network.
 
         Args:
             choices: Networks, the largest first.
@@ -210,14 +229,13 @@ class _Search:
         while True:
             fits = (network for network in choices if room * self.needed(network) <= self.hours)
             chosen = next(fits, choices[-1])
-            known = [network for network in choices if network in self.timed]
-            if chosen in known:
+            if chosen in self.timed:
                 return chosen
-            over = len(self.timed) >= MEASURED or self.clock() - self.began > LIMIT
-            if known and over:
-                return next(
-                    (network for network in known if self.needed(network) <= self.hours), known[-1]
-                )
+            timed = [network for network in choices if network in self.timed]
+            is_over = len(self.timed) >= MEASURED or self.clock() - self.began > LIMIT
+            if timed and is_over:
+                fits = (network for network in timed if self.needed(network) <= self.hours)
+                return next(fits, timed[-1])
             setup = self.setup(chosen)
             self.timed[chosen] = setup, self.calibrate(setup)
 
@@ -229,17 +247,19 @@ class _Search:
         return build_setup(texts | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
-        """Return the fewest hours that can answer the question with a network."""
+        """Return the fewest hours that can answer the question with a network.
+
+        The speed of a network that has not been timed is estimated from the timed network with the
+        most similar work, or guessed if no network has been timed.
+        """
         if network in self.timed:
             return hours_needed(*self.timed[network])
-        known = [
-            (abs(timed_network.work - network.work), timed_network, *self.timed[timed_network])
-            for timed_network in self.timed
-        ]
-        if known:
-            _, nearest, setup, speed = min(known, key=lambda entry: entry[0])
+        if self.timed:
+            nearest = min(self.timed, key=lambda timed: abs(timed.work - network.work))
+            setup, speed = self.timed[nearest]
         else:
-            self.guess = self.guess or self._guess(network)
+            if self.guess is None:
+                self.guess = self._guess(network)
             nearest, setup, speed = self.guess
         ratio = network.work / nearest.work if nearest.work else 1.0
         clocks = {
@@ -253,8 +273,5 @@ class _Search:
         setup = self.setup(network)
         work = TRAINING * network.work * setup.recipe.optim.batch
         clock = RunSeconds(work / (GUESSED_RATE * engine.cores()), GUESSED_REST)
-        return (
-            network,
-            setup,
-            RunSpeed(dict.fromkeys(steps_of(setup, smallest_size(setup)), clock), 1),
-        )
+        kinds = steps_of(setup, smallest_size(setup))
+        return network, setup, RunSpeed(dict.fromkeys(kinds, clock), 1)
