@@ -161,9 +161,7 @@ def choose(
     if smaller and "init" not in texts:
         alternative = search.largest(smaller, 1)
         if search.needed(alternative) <= hours:
-            error = (
-                f"{error} Or use a smaller network: {alternative.words} fits into {hours:g} hours."
-            )
+            error = f"{error} Or use {alternative.words}, which fits into {hours:g} hours."
     raise UserError(error)
 
 
