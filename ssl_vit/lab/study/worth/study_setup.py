@@ -120,8 +120,8 @@ class StudySetup(NamedTuple):
     @property
     def arms_text(self) -> str:
         """Names of all arms in words, such as "mae, scratch and released"."""
-        *first, last = self.all_arms
-        return f"{', '.join(first)} and {last}"
+        *arms, last = self.all_arms
+        return f"{', '.join(arms)} and {last}"
 
     @property
     def network_options(self) -> dict[str, str]:
@@ -142,9 +142,8 @@ class StudySetup(NamedTuple):
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
         if self.init:
             return steps
-        return max(
-            steps, math.ceil(EPOCHS * self.images.labelled / self.batch / self.supervised_ratio)
-        )
+        supervised_steps = EPOCHS * self.images.labelled / self.batch
+        return max(steps, math.ceil(supervised_steps / self.supervised_ratio))
 
     def fine_steps(self, steps: int) -> int:
         """Return the steps of fine-tuning that follow a number of pre-training steps."""
@@ -157,7 +156,10 @@ class StudySetup(NamedTuple):
 
 
 def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Split the options into options of every run and options of pre-training alone.
+    """Split the user's options into options of every run and options of pre-training alone.
+
+    Args:
+        texts: `{key: text}` of `objective`, `init`, `released` and recipe keys.
 
     Raises:
         UserError: The study does not take an option, or the released encoder is not found.
@@ -165,30 +167,33 @@ def sort_options(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
     _check_released(texts)
     objective = texts.get("objective", OBJECTIVE)
     if not engine.is_pretraining(objective):
-        what = "not a recipe that pre-trains without labels"
         choices = suggest(objective, filter(engine.is_pretraining, engine.recipe_names()))
-        raise UserError(f"objective={objective}: {what}, {choices}")
+        raise UserError(
+            f"objective={objective}: not a recipe that pre-trains without labels, {choices}"
+        )
     plain = engine.resolve([f"recipe={objective}"], NAME, here=False)
     groups = [*SHARED, *plain.declared.groups_with(plain.target)]
     shared: dict[str, str] = {}
-    of_pretraining: dict[str, str] = {}
+    pretraining: dict[str, str] = {}
     for key, text in texts.items():
-        group = key.split(".")[0]
         if key in ("objective", "init", "plugin", RELEASED):
             continue
         if key in ("data.share", "data.mixup"):
             raise UserError(
                 f"{key}={text}: {NAME} tries several values of this key. Leave out {key}=."
             )
+        group = key.split(".")[0]
         if group not in groups:
             raise UserError(
                 f"{key}={text}: {NAME} sets this key itself. You can set objective, init, released,"
                 f" hours, and keys of {', '.join(groups)}."
             )
-        (shared if group in SHARED else of_pretraining)[key] = text
-    if (path := shared.get("data.path")) and engine.exists(path):
+        options = shared if group in SHARED else pretraining
+        options[key] = text
+    path = shared.get("data.path")
+    if path and engine.exists(path):
         shared["data.path"] = str(Path(path).resolve())
-    return shared, of_pretraining
+    return shared, pretraining
 
 
 def _is_network_key(key: str) -> bool:
@@ -212,15 +217,21 @@ def _check_released(texts: Mapping[str, str]) -> None:
 
 
 def _find_released(place: str, shared: Mapping[str, str], size: int) -> ReleasedEncoder:
-    """Return the released encoder with the smallest image size that suits the patches.
+    """Return the released encoder with the image size at which it is fine-tuned.
 
-    The size is at least `size` and at least `LEAST_SIDE` patches along each side.
+    The size is a multiple of the encoder's patches, with at least `LEAST_SIDE` patches along a
+    side.
+
+    Args:
+        place: Source of the weights, as for `init=`.
+        shared: Options of every run.
+        size: Side of the study's images in pixels, rounded up to whole patches.
 
     Raises:
         UserError: The encoder does not suit the images.
     """
-    kept = {key: text for key, text in shared.items() if not _is_network_key(key)}
-    words = ["recipe=finetune", f"init={place}", *option_words(kept)]
+    options = {key: text for key, text in shared.items() if not _is_network_key(key)}
+    words = ["recipe=finetune", f"init={place}", *option_words(options)]
     try:
         recipe = engine.resolve(words, NAME)
         if not recipe.model.convolutional:
@@ -229,28 +240,29 @@ def _find_released(place: str, shared: Mapping[str, str], size: int) -> Released
         recipe = engine.resolve([*words, f"data.size={size}"], NAME)
     except UserError as error:
         raise UserError(str(error).replace(f"init={place}", f"{RELEASED}={place}")) from None
-    options = {"init": place, "data.size": str(size)}
-    name = InitSource(place).short_name
-    return ReleasedEncoder(place, options, recipe.pool, f"{name} at {size} px")
+    arm_options = {"init": place, "data.size": str(size)}
+    network = f"{InitSource(place).short_name} at {size} px"
+    return ReleasedEncoder(place, arm_options, recipe.pool, network)
 
 
 def build_setup(texts: Mapping[str, str], images: StudyImages | None = None) -> StudySetup:
-    """Build the question that the options ask.
+    """Build the question that the user's options ask.
 
     Args:
         texts: `{key: text}` of `objective`, `init`, `released` and recipe keys.
-        images: Images if they have been counted before, else None.
+        images: Images of the study, or None to count them.
 
     Raises:
         UserError: An option is wrong, or there are too few images.
     """
     objective, init = texts.get("objective", OBJECTIVE), texts.get("init", "")
     place = texts.get(RELEASED)
-    shared, of_pretraining = sort_options(texts)
-    images = images or find_images(shared)
-    shared = {**shared, **images.options}
+    shared, pretraining = sort_options(texts)
+    if images is None:
+        images = find_images(shared)
+    shared = shared | images.options
     start = {"init": init} if init else {}
-    words = [f"recipe={objective}", *option_words(shared | of_pretraining | start)]
+    words = [f"recipe={objective}", *option_words(shared | pretraining | start)]
     recipe = engine.resolve(words, NAME)
     model = {} if init else engine.model_options(recipe, option_words(shared))
     supervised = engine.cost(["recipe=supervised", *option_words(shared | model | start)], NAME)
@@ -260,7 +272,7 @@ def build_setup(texts: Mapping[str, str], images: StudyImages | None = None) -> 
         objective=objective,
         init=init,
         shared_options=shared,
-        pretraining_options=of_pretraining,
+        pretraining_options=pretraining,
         images=images,
         recipe=recipe,
         model=model,
@@ -274,7 +286,7 @@ def build_setup(texts: Mapping[str, str], images: StudyImages | None = None) -> 
 
 
 def find_images(shared: Mapping[str, str]) -> StudyImages:
-    """Count the images and choose how test and validation images are taken.
+    """Count the images of each split, and choose how to hold out test and validation images.
 
     Existing splits with labels are used unchanged. Otherwise a share of the training images is held
     out before any share of the labels is drawn. If some images have no label, only labelled images
@@ -299,21 +311,23 @@ def find_images(shared: Mapping[str, str]) -> StudyImages:
             f"{NAME}: the images have no labels. Put the images of each class into a folder."
         )
     if labels.train.ndim > 1:
-        text = "the study needs a single label per image. Use another column."
-        raise UserError(f"data.label_column={data.label_column}: {text}")
-    apart = labels.splits.validation.store is not labels.splits.train.store
-    enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
-    share_given = (
-        [data.validation] if isinstance(data.validation, float) and data.validation else []
-    )
+        raise UserError(
+            f"data.label_column={data.label_column}: the study needs a single label per image. Use"
+            " another column."
+        )
+    has_own_images = labels.splits.validation.store is not labels.splits.train.store
+    is_enough = has_own_images and _count_labelled(labels.validation) >= FEW_IMAGES
+    user_share = data.validation if isinstance(data.validation, float) else 0.0
+    shares = (user_share, *HELD_OUT) if user_share else HELD_OUT
     source = "train" if _count_labelled(labels.train) == len(labels.train) else "labelled"
-    for share in [] if enough else [*share_given, *HELD_OUT]:
+    for share in shares:
+        if is_enough:
+            break
         data = data.model_copy(update={"validation": share, "validation_from": source})
         options |= {"data.validation": str(share), "data.validation_from": source}
         labels = engine.split_labels(data)
-        if enough := _count_labelled(labels.validation) >= FEW_IMAGES:
-            break
-    if not enough:
+        is_enough = _count_labelled(labels.validation) >= FEW_IMAGES
+    if not is_enough:
         available = _count_labelled(labels.train) + _count_labelled(labels.validation)
         raise UserError(
             f"{NAME}: there are only {available} labelled images that are not test images, and"
@@ -321,10 +335,11 @@ def find_images(shared: Mapping[str, str]) -> StudyImages:
             f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images."
         )
     guesses = labels.splits.guesses
-    if share_given and data.validation != share_given[0]:
-        text = f"data.validation={share_given[0]:g}: fewer than {FEW_IMAGES} of these images have"
-        text += " a label"
-        guesses += (f"{text}. The share {data.validation} is held out instead",)
+    if user_share and data.validation != user_share:
+        guesses += (
+            f"data.validation={user_share:g}: fewer than {FEW_IMAGES} of these images have a label."
+            f" The share {data.validation} is held out instead",
+        )
     return _count(labels, data, options, guesses)
 
 
@@ -333,14 +348,22 @@ def _count(
 ) -> StudyImages:
     """Count the images of each split.
 
+    Args:
+        labels: Labels of the splits.
+        data: Options of the images.
+        options: `{key: text}` that select the test and validation images.
+        guesses: Lines that say what was assumed about the images.
+
     Raises:
         UserError: The labelled training images have fewer than two classes.
     """
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
-        text = "the labelled training images belong to fewer than 2 classes"
-        raise UserError(f"data: {text}. Label images of at least 2 classes.")
+        raise UserError(
+            "data: the labelled training images belong to fewer than 2 classes. Label images of at"
+            " least 2 classes."
+        )
     return StudyImages(
         options=options,
         train=len(train_N),
@@ -362,9 +385,10 @@ def _count_labelled(label_N: np.ndarray | None) -> int:
 def image_lines(images: StudyImages) -> Iterator[str]:
     """Yield lines that describe the images of the study."""
     labelled = images.labelled + images.validation + images.test
-    labels = f"{labelled:,} labelled images in {images.classes} classes"
-    used = f"{images.labelled:,} for training, {images.validation:,} to choose settings"
-    used += f", {images.test:,} for the test"
-    yield f"images      {images.train:,} for pre-training. {labels}: {used}"
-    yield from (f"            {text}" for text in images.notes)
-    yield from (f"warning     {text}" for text in images.guesses)
+    yield (
+        f"images      {images.train:,} for pre-training. {labelled:,} labelled images in"
+        f" {images.classes} classes: {images.labelled:,} for training, {images.validation:,} to"
+        f" choose settings, {images.test:,} for the test"
+    )
+    yield from (f"            {note}" for note in images.notes)
+    yield from (f"warning     {guess}" for guess in images.guesses)
