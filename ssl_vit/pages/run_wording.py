@@ -86,10 +86,8 @@ def _describe_end(result: Result, times: str) -> str:
     if result.steps:
         images = f" on {result.images:,.0f} images" if result.images else ""
         start = f", starting at step {result.trunk.step:,}," if result.trunk else ""
-        sentence = (
-            f"The run finished on {date}, after {format_count(result.steps, 'steps')}{images}{start}"
-            f" in {duration}{times}."
-        )
+        steps = format_count(result.steps, "steps")
+        sentence = f"The run finished on {date}, after {steps}{images}{start} in {duration}{times}."
     best = result.best
     if best is None or best.step is None:
         return sentence
@@ -177,8 +175,8 @@ def machine(environment: Environment) -> str:
     revision = environment.revision or "unknown"
     changed = "+" if revision.endswith("+") else ""
     return (
-        f"{environment.processes or 1} x {environment.device or 'unknown device'} ({cpu}){sharding},"
-        f" {environment.threads or 'unknown'} threads, precision"
+        f"{environment.processes or 1} x {environment.device or 'unknown device'}"
+        f" ({cpu}){sharding}, {environment.threads or 'unknown'} threads, precision"
         f" {environment.precision or 'unknown'}, Python {environment.python or 'unknown'},"
         f" {versions}, revision {revision[:10]}{changed}"
     )
