@@ -163,7 +163,8 @@ def block_markdown(block: Block) -> str:
 
 def _table(table: Table) -> str:
     rows = [[escape_markdown(cell_of(cell).text) for cell in row] for row in table.rows]
-    ruler = ["---" if i < table.labels else "--:" for i in range(len(table.head))]
+    num_numbers = len(table.head) - table.labels
+    ruler = ["---"] * table.labels + ["--:"] * num_numbers  # numbers are aligned on the right
     return markdown_table([*map(escape_markdown, table.head)], rows, ruler)
 
 
@@ -172,18 +173,17 @@ def cell_of(cell: str | Cell) -> Cell:
 
 
 def html(title: str, sections: list[Section], above: str = "", refresh: int = 0) -> str:
-    """Return a page as HTML with figures, scripts and styles inside, light or dark as the browser
-    prefers.
+    """Return a page as HTML that needs no other file.
 
-    The policy of the page lets the browser run only these scripts and styles and load nothing else.
-    Even a name that slipped through the escaping could do nothing.
+    Figures, scripts and styles are inside the page. The page's security policy lets the browser run
+    only these scripts and load nothing else, so that a name with HTML in it could do no harm even
+    if it were not escaped.
 
     Args:
         title: Title of the page, used as the first heading.
         sections: Sections in order.
-        above: Link to the page above this page; empty for none.
-        refresh: Seconds after which the browser loads the page again, while runs go on; 0 for
-            never.
+        above: Link to the page above this page, or an empty string.
+        refresh: Seconds after which the browser loads the page again, or 0 for never.
     """
     scripts, styles = _assets()
     rendered = (
@@ -229,19 +229,21 @@ def _breakable(text: str) -> Markup:
 
 def _in_page_order(table: Table) -> Table:
     """Return the table with the columns named in `behind` at the end."""
-    order = sorted(range(len(table.head)), key=lambda i: table.head[i] in table.behind)
+    # False sorts before True, and equal columns keep their order
+    order = sorted(range(len(table.head)), key=lambda column: table.head[column] in table.behind)
     return table._replace(
-        head=[table.head[i] for i in order],
-        rows=[[row[i] for i in order] for row in table.rows],
+        head=[table.head[column] for column in order],
+        rows=[[row[column] for column in order] for row in table.rows],
         labels=sum(head not in table.behind for head in table.head[: table.labels]),
     )
 
 
 @functools.cache
 def _assets() -> tuple[list[str], list[str]]:
-    """Return the scripts and the styles.
+    """Return the scripts and the styles of a page.
 
-    uPlot's banner is replaced with its licence, which must be passed on.
+    The scripts are the chart library uPlot and the page's own script. uPlot's banner is replaced
+    with uPlot's licence, which must be passed on.
     """
     licence = (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
     library = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
@@ -254,11 +256,12 @@ def _assets() -> tuple[list[str], list[str]]:
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """Return the Content-Security-Policy of a page."""
-    hashes = [" ".join(map(_source, texts)) for texts in (scripts, styles)]
+    """Return the Content-Security-Policy of a page, which allows only these scripts and styles."""
+    script_hashes = " ".join(map(_source, scripts))
+    style_hashes = " ".join(map(_source, styles))
     return (
-        f"default-src 'none'; img-src data:; script-src {hashes[0]}; style-src {hashes[1]}; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; script-src {script_hashes}; style-src {style_hashes};"
+        " base-uri 'none'; form-action 'none'"
     )
 
 
@@ -275,9 +278,7 @@ def _embedded(content: str | bytes) -> str:
 
 
 def _json(chart: Chart) -> Markup:
-    """Return the data of a chart for the script, without characters that could end the script
-    element.
-    """
+    """Return the data of a chart as JSON that is safe inside a script element."""
     lines = [
         {
             "name": text_line(line.name),
@@ -289,14 +290,15 @@ def _json(chart: Chart) -> Markup:
     ]
     data = {"title": text_line(chart.title), "lines": lines}
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
+    for character in "<>&":  # "</script>" would end the element
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
 
 
 def _short(value: float) -> float | None:
-    """Return six digits of a value, more than a screen shows, or None (drawn as a gap) if the value
-    is not finite.
+    """Return a value with six significant digits, which are more than a screen shows.
+
+    The result is None, which a chart draws as a gap, if the value is not finite.
     """
     if not math.isfinite(value):
         return None

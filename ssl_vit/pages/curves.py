@@ -68,7 +68,7 @@ class MetricRows(NamedTuple):
 
 
 def read(path: Path) -> MetricRows:
-    """Read the rows of metrics.jsonl. A file that does not exist has no rows.
+    """Read the rows of metrics.jsonl. A missing file, and anything but a regular file, has no rows.
 
     Raises:
         OSError: The file cannot be read.
