@@ -107,7 +107,10 @@ def list_comparisons(
         name_pairs = [(arm, baseline) for arm in arms if arm != baseline]
     if not name_pairs:
         name_pairs = list(itertools.combinations(arms, 2))
-    return tuple(Comparison(a, b, place) for place in places or [()] for a, b in name_pairs)
+    comparisons = []
+    for place in places or [()]:
+        comparisons += [Comparison(a, b, place) for a, b in name_pairs]
+    return tuple(comparisons)
 
 
 class Difference(NamedTuple):
@@ -177,7 +180,7 @@ def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     if rule.axis is None or not rule.asked:
         return
     for axis in rule.other_axes:
-        names = {name for place in rule.places for place_axis, name in place if place_axis == axis}
+        names = {dict(place)[axis] for place in rule.places}
         if len(names) > 1:
             yield (
                 f"The names of axis {axis} are not compared with one another. To compare these"
@@ -418,7 +421,8 @@ def compare_along(
     origins = [paired[side] for paired in complete.values() for side in ("origin_a", "origin_b")]
     groups = group_by_origin(map(" ".join, zip(*origins, strict=True)))
 
-    def group_means(side: str) -> np.ndarray:  # shape (S, L)
+    def group_means(side: str) -> np.ndarray:
+        """Return the mean value of each group of seeds at each place, shape (S, L)."""
         columns = [paired[side] for paired in complete.values()]
         return np.array([[fmean(column.iloc[group]) for column in columns] for group in groups])
 

@@ -32,6 +32,7 @@ from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
+from ..recipe.records.run import SeenImages
 from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
@@ -134,12 +135,13 @@ def _write(folder: Path, results: Results) -> Report:
     verdict = decide_claims(results)
     report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
     sections = page(report)
-    for block in (block for section in sections for block in section.blocks):
-        if isinstance(block, blocks.Figure):
-            (folder / block.path).parent.mkdir(exist_ok=True)
-            write_atomically(folder / block.path, block.svg)
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, blocks.Figure):
+                (folder / block.path).parent.mkdir(exist_ok=True)
+                write_atomically(folder / block.path, block.svg)
     index = INDEX if (folder / INDEX).exists() else ""
-    texts = {
+    files = {
         "report.md": blocks.markdown(report.title, sections),
         PAGE: blocks.html(report.title, sections, index),
         "results.csv": results.table.to_csv(index=False),
@@ -147,11 +149,11 @@ def _write(folder: Path, results: Results) -> Report:
     }
     frames = [table.frame for name, table in report.tables.items() if "differences" in name]
     if frames:
-        texts["differences.csv"] = pd.concat(frames).to_csv(index=False)
+        files["differences.csv"] = pd.concat(frames).to_csv(index=False)
     else:  # written by an earlier report
         (folder / "differences.csv").unlink(missing_ok=True)
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
     return report
 
 
@@ -163,8 +165,9 @@ def page(report: Report) -> list[Section]:
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
-    opening: list[Block] = [Text(text, warning=True) for text, is_unsound in seen if is_unsound]
-    opening += (Text(_without_paths(report, text)) for text in report.sentences)
+    warnings = [sentence for sentence, is_unsound in seen if is_unsound]
+    opening: list[Block] = [Text(warning, warning=True) for warning in warnings]
+    opening += (Text(_without_paths(report, sentence)) for sentence in report.sentences)
     if report.answer:
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
     if "compared" in further_tables:
@@ -173,7 +176,8 @@ def page(report: Report) -> list[Section]:
     if "differences" in further_tables:
         differences = _table(further_tables.pop("differences"))
     cost = _table(further_tables.pop("cost"))
-    limits = [*_limits(results, verdict), *(text for text, is_unsound in seen if not is_unsound)]
+    limits = [*_limits(results, verdict)]
+    limits += [sentence for sentence, is_unsound in seen if not is_unsound]
     exploratory: list[Block] = []
     for name, shown in further_tables.items():
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
@@ -188,9 +192,7 @@ def page(report: Report) -> list[Section]:
         Section("Cost and machines", [*cost, Text(span), Listing(machines)]),
         Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
     ]
-    return [
-        section for section in sections if any(block != Listing([]) for block in section.blocks)
-    ]
+    return [section for section in sections if section.blocks not in ([], [Listing([])])]
 
 
 def _without_paths(report: Report, text: str) -> str:
@@ -339,12 +341,10 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
             unsound if they have.
     """
     for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
-        runs = [results.finished[task] for task in rows_of_name["folder"]]
-        seen = [
-            images_of_run
-            for run in runs
-            for images_of_run in seen_text.recorded(run.result, run.environment)
-        ]
+        seen: list[SeenImages] = []
+        for task in rows_of_name["folder"]:
+            run = results.finished[task]
+            seen += seen_text.recorded(run.result, run.environment)
         total = max((entry.of.get("test", 0) for entry in seen), default=0)
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
         labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
@@ -419,8 +419,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     if seeds:
         names = list_names([*map(str, sorted(seeds))])
         yield f"Values were chosen with seeds that are also compared: {names}."
-    options = [task.options for task in tested]
-    if any("data.share" in texts and "data.share_seed" not in texts for texts in options):
+    keys_of_tasks = [task.options.keys() for task in tested]
+    if any("data.share" in keys and "data.share_seed" not in keys for keys in keys_of_tasks):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 
 

@@ -168,22 +168,23 @@ def _level(family: int) -> str:
 
 def _differences(verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table of the measured differences, a row for each comparison."""
-    rows = [
-        {
-            "difference": f"{difference.comparison.a} minus {difference.comparison.b}",
-            **dict(difference.comparison.at),
-            "n": difference.n,
-            "mean": difference.mean,
-            "sd": difference.sd,
-            **_ends(difference),
-            "level": _level(family.size),
-            "over": f"{SEEDS} and images" if difference.over_images else SEEDS,
-            "metric": measure.name,
-            "split": measure.split,
-        }
-        for family in (verdict.primary, verdict.against_fresh)
-        for difference in family.differences
-    ]
+    rows = []
+    for family in (verdict.primary, verdict.against_fresh):
+        for difference in family.differences:
+            comparison = difference.comparison
+            row = {
+                "difference": f"{comparison.a} minus {comparison.b}",
+                **dict(comparison.at),
+                "n": difference.n,
+                "mean": difference.mean,
+                "sd": difference.sd,
+                **_ends(difference),
+                "level": _level(family.size),
+                "over": f"{SEEDS} and images" if difference.over_images else SEEDS,
+                "metric": measure.name,
+                "split": measure.split,
+            }
+            rows.append(row)
     caption = (
         "Each difference is a mean over n seeds. Seeds that continue from the same pre-training"
         " count once. At a level above 95%, all intervals together hold with 95%."
@@ -297,11 +298,15 @@ def _along(
 
 
 def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
-    """Build the table of everything that a run has measured except the deciding measure.
+    """Build the table of all metrics that a run has measured, except the deciding measure.
 
-    Each metric has the mean and the standard deviation over seeds. Probes are shown with the same
-    probes of fresh weights, of the initial weights of training, and of pixels. Pre-training metrics
-    are shown with the baselines of the prediction task.
+    The table has the mean and the standard deviation over seeds of each metric and of each baseline
+    of a metric, such as the same probe of fresh weights or of pixels.
+
+    Args:
+        results: Results of the study.
+        verdict: Claims of the study.
+        run: Name of the run.
     """
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
@@ -316,13 +321,13 @@ def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
     measured: dict[str, list[pd.DataFrame]] = {}
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
-    for (*key, whose, split, metric), cell in rows.groupby(columns, sort=False):
+    for (*key, run_name, split, metric), cell in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
         # a baseline has the unit of the metrics that it is compared with
         shown = baseline.compared_with[0] if baseline and baseline.compared_with else metric
         scale, unit = (100, ", %") if find_metric(shown).in_per_cent else (1, "")
         head = baseline.called if baseline else ""
-        if whose == UNTRAINED:
+        if run_name == UNTRAINED:
             head = FRESH
         if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
             if metric.startswith(COMMONEST) or not find_metric(shown).compared:
@@ -438,10 +443,8 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
         mean = name.removesuffix(" sd")
         if name == "low":
             is_signed = "times" not in frame  # factors have no sign
-            low, high = (
-                [_number(number, shown.digits, is_signed) for number in frame[end]]
-                for end in ("low", "high")
-            )
+            low = [_number(number, shown.digits, is_signed) for number in frame["low"]]
+            high = [_number(number, shown.digits, is_signed) for number in frame["high"]]
             columns[shown.interval] = [*map(_span, low, high)]
         elif mean != name and mean in columns:
             sds = [_number(number, digits) for number in column]
@@ -452,7 +455,8 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
             columns[name] = [_number(number, digits, is_signed) for number in column]
         else:
             columns[name] = ["" if pd.isna(cell) else text_line(cell) for cell in column]
-    return pd.DataFrame({name: texts for name, texts in columns.items() if any(texts)}, dtype="str")
+    filled = {name: column for name, column in columns.items() if any(column)}
+    return pd.DataFrame(filled, dtype="str")
 
 
 def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:

@@ -375,7 +375,7 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
             paired = pair_rows(rows, "folder", Comparison(task.name, folder))
             comparison = Comparison(_arm_name(task, rule), name, place)
             paired_by_comparison.setdefault(comparison, []).append(paired)
-    joined = {comparison: pd.concat(each) for comparison, each in paired_by_comparison.items()}
+    joined = {comparison: pd.concat(frames) for comparison, frames in paired_by_comparison.items()}
     if trained and not fresh_tasks and not any(map(len, joined.values())):
         # pre-training tasks have baselines of their own
         return {} if tool == "pretrain" else None
@@ -543,7 +543,6 @@ def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | 
     places = rule.places or [()]
     for arm in rule.arms:
         rivals = [rival for rival in rule.arms if rival != arm]
-        needed_wins = {Comparison(arm, rival, place) for rival in rivals for place in places}
-        if wins >= needed_wins:
+        if all(Comparison(arm, rival, place) in wins for rival in rivals for place in places):
             return arm
     return None

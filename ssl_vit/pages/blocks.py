@@ -248,8 +248,9 @@ def _assets() -> tuple[list[str], list[str]]:
     licence = (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
     library = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
     banner, end, code = library.partition("*/")
-    version = re.search(r"v[\d.]+", banner)
-    library = f"/* uPlot {version[0] if version else ''}\n\n{licence}{end}{code}"
+    match = re.search(r"v[\d.]+", banner)
+    version = match[0] if match else ""
+    library = f"/* uPlot {version}\n\n{licence}{end}{code}"
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
     styles = ["uPlot.min.css", "page.css"]
     return [library, script], [(ASSETS / name).read_text(encoding="utf-8") for name in styles]
@@ -282,17 +283,17 @@ def _json(chart: Chart) -> Markup:
     lines = [
         {
             "name": text_line(line.name),
-            "x": [_short(step) for step in line.steps],
-            "y": [_short(value) for value in line.values],
+            "x": [*map(_short, line.steps)],
+            "y": [*map(_short, line.values)],
             "kind": line.kind,
         }
         for line in chart.lines
     ]
     data = {"title": text_line(chart.title), "lines": lines}
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    content = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&":  # "</script>" would end the element
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+        content = content.replace(character, f"\\u{ord(character):04x}")
+    return Markup(content)
 
 
 def _short(value: float) -> float | None:

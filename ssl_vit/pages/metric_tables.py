@@ -303,12 +303,11 @@ def _features_verdict(readings: Sequence[MetricReading]) -> str:
     if not claims:
         return ""
     sentence = f"By {first.row.words}, the features of this encoder {' and '.join(claims)}."
-    verbs = {
-        baseline.verb
-        for reading in readings
-        for baseline in reading.comparisons
-        if baseline.place == PIXELS and baseline.difference
-    }
+    verbs = set()
+    for reading in readings:
+        for baseline in reading.comparisons:
+            if baseline.place == PIXELS and baseline.difference:
+                verbs.add(baseline.verb)
     if LOST in verbs:
         return f"{sentence} By k-NN, the pixels at 8 x 8 are better than the features."
     if OPEN in verbs:
@@ -348,13 +347,11 @@ def _task_verdict(readings: Sequence[MetricReading]) -> str:
         if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
             label = metric_label(reading.name)
             return f"There is no verdict on the training task: {label} is not finite."
-    comparisons = [
-        (measured, baseline)
-        for measured in readings
-        for baseline in measured.comparisons
-        if not baseline.place
-    ]
-    has_several_splits = len({measured.split for measured, _ in comparisons}) > 1
+    comparisons = []
+    for reading in readings:
+        of_task = [baseline for baseline in reading.comparisons if not baseline.place]
+        comparisons += [(reading, baseline) for baseline in of_task]
+    has_several_splits = len({reading.split for reading, _ in comparisons}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
     for reading, baseline in comparisons:
         images = f" on {reading.images_text}" if has_several_splits or reading.of_few else ""

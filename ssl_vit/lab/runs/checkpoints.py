@@ -50,7 +50,8 @@ def clean(run: ListedRun) -> CleanedRun | None:
     try:
         with lock.hold(folder, str(folder.parent)):
             # read the run again, now that it is locked
-            if reason := why_kept(ListedRun(run.name, read_run(folder))):
+            reason = why_kept(ListedRun(run.name, read_run(folder)))
+            if reason:
                 return cleaned._replace(kept=reason)
             for name in ("model.safetensors", "heads.safetensors"):
                 export_files.check_digest(folder / "export", name, run.name)

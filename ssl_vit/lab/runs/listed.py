@@ -429,11 +429,12 @@ def page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str
 
 
 def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    measured = {(name, reading.split) for run in runs for name, reading in run.measured.items()}
+    measured: set[tuple[str, str]] = set()  # (metric, split)
+    shares: set[str] = set()
+    for run in runs:
+        measured |= {(name, reading.split) for name, reading in run.measured.items()}
+        shares |= {name for name, reading in run.measured.items() if reading.row.unit == SHARE}
     names = {name for name, _ in measured}
-    shares = {
-        name for run in runs for name, reading in run.measured.items() if reading.row.unit == SHARE
-    }
     shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
     order = [pair for pair in itertools.product(shown, SPLIT_NAMES) if pair in measured]
     order.sort(key=lambda pair: is_shown_otherwise(pair[0], names))  # by kind of patch last
@@ -443,18 +444,23 @@ def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, st
         meanings = dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
         for row in meanings:
             metrics += _metric_columns(name, split, row, runs)
-    if differing_values := differing_keys(runs):
-        lines = [
-            "; ".join(f"{key}={values[number]}" for key, values in differing_values.items())
-            for number in range(len(runs))
-        ]
-        by_name = dict(zip([run.name for run in runs], lines, strict=True))
+    differing_values = differing_keys(runs)
+    if differing_values:
+        by_name = {}
+        for number, run in enumerate(runs):
+            settings = [f"{key}={values[number]}" for key, values in differing_values.items()]
+            by_name[run.name] = "; ".join(settings)
         metrics.append(Column("what differs", lambda run: by_name[run.name]))
-    texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
-    varying = [key for key, values in texts.items() if len(values) > 1]
-    columns = [COLUMNS[key] for key in (*varying, "total_exaflop", "time", "ended", "warnings")]
-    shared = {COLUMNS[key].head: min(values) for key, values in texts.items() if len(values) == 1}
-    return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
+    columns: list[Column] = []
+    shared: dict[str, str] = {}
+    for column in (COLUMNS[key] for key in SETTINGS):
+        values = {column.text(run) for run in runs}
+        if len(values) > 1:
+            columns.append(column)
+        elif values != {NONE}:
+            shared[column.head] = values.pop()
+    columns += [COLUMNS[key] for key in ("total_exaflop", "time", "ended", "warnings")]
+    return metrics + columns, shared
 
 
 def _metric_columns(
@@ -572,11 +578,11 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
     for run in runs:
         counts = run.record.measured_on
         splits = {reading.split for reading in run.measured.values()} or {"validation"}
-        facts = {
-            (key if key in ("objective", "data", "data.size") else split, key): value
-            for split in splits
-            for key, value in _comparable(run, split, counts.get(split)).items()
-        }
+        facts: dict[tuple[str, str], str] = {}
+        for split in splits:
+            for key, value in _comparable(run, split, counts.get(split)).items():
+                is_of_run = key in ("objective", "data", "data.size")
+                facts[key if is_of_run else split, key] = value
         for group_facts, members in grouped:
             if all(group_facts.get(fact, value) == value for fact, value in facts.items()):
                 group_facts |= facts

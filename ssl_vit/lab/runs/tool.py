@@ -130,8 +130,9 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     lines = ["", f"{format_count(len(runs), 'runs')}, {total}: {listed.count_states(runs)}"]
     if len({run.record.values.get("objective") for run in runs} - {"probe"}) > 1:
         lines.append(listed.COMPARES)
-    for name, texts in listed.differing_keys(runs).items():
-        lines.append(f"differs     {name}: {list_names([*map(text_line, dict.fromkeys(texts))])}")
+    for key, values in listed.differing_keys(runs).items():
+        different_values = [text_line(value) for value in dict.fromkeys(values)]
+        lines.append(f"differs     {key}: {list_names(different_values)}")
     return RunTable(runs, lines, [[column.head for column in columns], *rows])
 
 
@@ -155,17 +156,15 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
             " runs."
         )
     groups = listed.rank(runs, metric)
-    ranked_groups = [
-        {
-            "facts": group.facts,
-            "runs": [{"name": run.name, "value": run.value(metric)} for run in group.runs],
-            "differs": listed.differing_keys(group.runs),
-        }
-        for group in groups
-    ]
     lines = list(_ranking_lines(metric, groups, runs))
-    ranked = [run for group in groups for run in group.runs]
-    record = {"best": metric, "groups": ranked_groups}
+    ranked: list[ListedRun] = []
+    contents = []
+    for group in groups:
+        ranked += group.runs
+        values = [{"name": run.name, "value": run.value(metric)} for run in group.runs]
+        differs = listed.differing_keys(group.runs)
+        contents.append({"facts": group.facts, "runs": values, "differs": differs})
+    record = {"best": metric, "groups": contents}
     return RunTable(ranked, lines, groups=groups, record=record)
 
 
@@ -183,7 +182,7 @@ def _ranking_lines(
     if len(directions) > 1:
         yield f"{metric}: lower or higher is better, as each plugin declares"
     else:
-        yield f"{metric}: {'higher' if True in directions else 'lower'} is better"
+        yield f"{metric}: higher is better" if True in directions else f"{metric}: lower is better"
     if len(groups) > 1:
         yield f"{len(groups)} groups. Compare only runs of the same group."
     for group in groups:

@@ -79,8 +79,9 @@ class StudyEstimate:
             yield "time", "measured on this machine, with one task running at a time"
         elif not self.opening:  # the opening already gives measured hours
             yield "time", f"unknown. Add device= (choices: {', '.join(estimate.devices())})"
-        if timed and (untimed := self.in_all["untimed"]):
-            yield "left out", f"the unknown time of {format_count(untimed, 'tasks')}"
+        if timed and self.in_all["untimed"]:
+            untimed = format_count(self.in_all["untimed"], "tasks")
+            yield "left out", f"the unknown time of {untimed}"
         if uncounted:
             yield (
                 "left out",

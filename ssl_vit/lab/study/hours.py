@@ -226,13 +226,10 @@ class Hours:
     def _list_runs(self) -> None:
         """Set `runs` to the tasks of every required group and of every started group."""
         started = {decision.group for decision in self.ledger.decisions if decision.starts}
-        self.runs = [
-            name
-            for group in self.order
-            if not group.kind or group.name in started
-            for name in group.tasks
-            if name not in self.ledger.left_out
-        ]
+        self.runs = []
+        for group in self.order:
+            if not group.kind or group.name in started:
+                self.runs += [name for name in group.tasks if name not in self.ledger.left_out]
 
     def forecast(
         self, tasks: Iterable[str], took: Seconds, running: Seconds, over: Collection[str] = ()

@@ -3,6 +3,7 @@
 `run` launches tasks with any `Executor`. The executor of this launcher is `LocalExecutor`.
 """
 
+import itertools
 import os
 import signal
 import statistics
@@ -495,7 +496,7 @@ class _Processes:
         assert self.hours is not None
         ended = self._ended_or_skipped()
         groups = [group for group in self.hours.order if not group.kind]
-        required = [name for group in groups for name in group.tasks]
+        required = list(itertools.chain.from_iterable(group.tasks for group in groups))
         for group in groups:
             if group.name in self.compared or not {*group.tasks} <= ended:
                 continue

@@ -417,6 +417,10 @@ def settings_of(study: Study, run: str) -> Iterator[Setting]:
                     yield setting
 
 
+def _tries_values(study: Study, run: str) -> bool:
+    return any(setting.tries for setting in settings_of(study, run))
+
+
 def needed_runs(study: Study, run: str) -> set[str]:
     """Return the runs that must finish before a run can start.
 
@@ -442,10 +446,12 @@ def _named_in(study: Study, run: str) -> set[str]:
 def _line(error: ValidationError) -> str:
     """Describe the first mistake in one line: the place in the file, and what is expected."""
     first = error.errors(include_url=False)[0]
-    text = first["msg"].removeprefix("Value error, ")
-    text = text.replace("Field required", "this key is missing")
-    text = text.replace("Input should be", f"{_shown(first['input'])}: expected")
-    return f"{'.'.join(map(str, first['loc']))}: {text}".removeprefix(": ")
+    place = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    # pydantic's own words, which need not make sense in a YAML file
+    message = message.replace("Field required", "this key is missing")
+    message = message.replace("Input should be", f"{_shown(first['input'])}: expected")
+    return f"{place}: {message}" if place else message
 
 
 def _require(condition: object, text: str) -> None:
@@ -562,9 +568,7 @@ def _check_references(study: Study) -> None:
     Raises:
         ValueError: A run or place does not exist, or a run cannot be needed.
     """
-    trying = {
-        name for name in study.runs if any(setting.tries for setting in settings_of(study, name))
-    }
+    trying = {name for name in study.runs if _tries_values(study, name)}
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
         _check_known(place, sorted(needed), (*study.runs, *study.places, SEED), "a run or a place")
@@ -606,16 +610,15 @@ def _check_report(study: Study, report: ReportSection) -> None:
         raise ValueError("report.test: this key is missing. Name the run to compare.")
     _check_known("report.test", [report.test], study.runs, "a run")
     _require(
-        not any(setting.tries for setting in settings_of(study, report.test)),
+        not _tries_values(study, report.test),
         f"report.test: {report.test}: this run tries several values. Name a run with `best`.",
     )
     _check_known("report.beside", report.beside, study.runs, "a run")
-    for key, names in (
-        ("baseline", [report.baseline] if report.baseline else []),
-        ("pairs", [name for pair in report.pairs for name in pair]),
-        ("paper", report.paper),
-    ):
-        _check_known(f"report.{key}", names, study.compared, "a compared name")
+    if report.baseline:
+        _check_known("report.baseline", [report.baseline], study.compared, "a compared name")
+    for pair in report.pairs:
+        _check_known("report.pairs", pair, study.compared, "a compared name")
+    _check_known("report.paper", report.paper, study.compared, "a compared name")
     over = study.runs[report.test].over
     _check_known("report.mean_over", report.mean_over, over, f"an axis of run {report.test}")
     for axis, groups in report.mean_over.items():

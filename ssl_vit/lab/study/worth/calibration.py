@@ -96,10 +96,10 @@ class Timer:
         Raises:
             UserError: A run fails.
         """
-        environments = [
-            {"CUDA_VISIBLE_DEVICES": devices[copy % len(devices)]} if devices else {}
-            for copy in range(parallelism.parallel)
-        ]
+        environments: list[dict[str, str]] = [{} for _ in range(parallelism.parallel)]
+        if devices:
+            for number, environment in enumerate(environments):
+                environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
         request = {"options": [*options], "seconds": SECONDS, "images": images}
         answers = self._ask(request | {"environments": environments})
         for answer in answers:

@@ -8,6 +8,7 @@ from ....errors import UserError
 from ... import engine
 from ..local import usable_gpus
 from ..options import RELEASED
+from ..tasks import option_words
 from .plan import RunSeconds, RunSpeed, hours_needed, smallest_size, steps_of, too_few_hours
 from .study_setup import StudyImages, StudySetup, build_setup
 
@@ -104,12 +105,16 @@ def count_work(texts: Mapping[str, str], options: Sequence[tuple[str, str]]) -> 
     Returns:
         Multiply-adds, or None if the patches do not suit the image size.
     """
-    kept = {
+    network_texts = {
         key: text for key, text in texts.items() if key in NETWORK_KEYS or key.startswith("model")
     }
-    if any(key == "model" for key, _ in options):
-        kept = {key: text for key, text in kept.items() if not key.startswith(("model", "init"))}
-    words = [f"{key}={text}" for key, text in (kept | dict(options)).items()]
+    if any(key == "model" for key, _ in options):  # the user's network is replaced
+        network_texts = {
+            key: text
+            for key, text in network_texts.items()
+            if not key.startswith(("model", "init"))
+        }
+    words = option_words(network_texts | dict(options))
     try:
         recipe = engine.resolve(["recipe=evaluate", *words], "", here=False)
     except UserError:  # the patches do not divide the size
