@@ -275,15 +275,18 @@ def _study(
 
     Args:
         results: Results of the study.
-        facts: `{fact: text}` of the study, with the command's other options as `study`.
-        limit: Hours of the study. If 0, the hours so far times `factor`.
-        factor: Factor for the hours so far, which count as 1 hour without an hours.json.
-        name: Name of the study's folder, if the name changes.
+        facts: Facts of the study. `facts["study"]` has the options of the command, one per line.
+        limit: Hours of the new command. If 0, the study's hours times `factor`.
+        factor: Factor for the study's hours, which count as 1 hour without hours.json.
+        name: Name of another folder. If empty, the command continues the study.
         more: Further options, each followed by a line break.
     """
-    ledger = hours.read(results.folder)
-    limit = limit or factor * (ledger.hours if ledger else 1.0)
-    folder = f"name={name or results.folder.name}\nout={results.folder.parent}"
+    if not limit:
+        ledger = hours.read(results.folder)
+        limit = factor * ledger.hours if ledger else factor
+    if not name:
+        name = results.folder.name
+    folder = f"name={name}\nout={results.folder.parent}"
     return _command("study", f"{facts['study']}\n{more}{folder}\nhours={limit:g}")
 
 

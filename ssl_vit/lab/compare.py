@@ -135,9 +135,9 @@ class Difference(NamedTuple):
 
     @property
     def claimed(self) -> bool:
-        """Whether there are enough seeds and the interval excludes zero.
+        """Whether the report may claim the difference: enough seeds, and zero not in the interval.
 
-        If all seeds differ by the same number of images, as can happen with few images, the
+        If the difference is the same for all seeds, as can happen with few test images, the
         interval has no width and proves nothing.
         """
         if self.n < FEWEST or self.interval is None:
@@ -147,9 +147,10 @@ class Difference(NamedTuple):
 
 
 def pair_rows(rows: "DataFrame", axis: str, comparison: Comparison) -> "DataFrame":
-    """Return the rows of both names of a comparison side by side, a row for each shared seed.
+    """Return a table with the results of two compared names side by side, a row for each seed.
 
-    The columns of the two names end in `_a` and `_b`, and the seeds are in order.
+    Seeds that only one of the two names has are left out. The columns of the first name end in
+    `_a`, and the columns of the second name in `_b`. The rows are sorted by seed.
 
     Args:
         rows: Rows of one run, one measure and one split, from `results.Results.rows`.
@@ -373,15 +374,19 @@ class AgainstBaseline(NamedTuple):
 
 
 def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
-    """Return `{name: number}` if all names (two or more) are positive numbers such as 400 or 1%."""
-    by_name = {}
+    """Return `{name: number}` if all names are positive numbers such as "400" or "1%", else None.
+
+    A single name gives None too.
+    """
+    numbers = {}
     for name in names:
-        with suppress(ValueError):
-            value = float(name.removesuffix("%"))
-            by_name[name] = value / 100 if name.endswith("%") else value
-    are_numbers = len(by_name) == len(names) and len(names) > 1
-    are_positive = all(0 < value < np.inf for value in by_name.values())
-    return by_name if are_numbers and are_positive else None
+        try:
+            number = float(name.removesuffix("%"))
+        except ValueError:
+            return None
+        numbers[name] = number / 100 if name.endswith("%") else number
+    are_positive = all(0 < number < math.inf for number in numbers.values())
+    return numbers if are_positive and len(names) > 1 else None
 
 
 def compare_along(

@@ -117,7 +117,7 @@ class Report:
 def write(folder: Path) -> Report:
     """Write the report of a study's finished runs into the study's folder, and return the report.
 
-    The same results give the same text, byte for byte.
+    The same results give the same files, byte for byte.
 
     Raises:
         UserError: The folder is not a study or compares nothing, a file in it is damaged, no run
@@ -125,9 +125,8 @@ def write(folder: Path) -> Report:
     """
     results = load(folder)
     runs = results.finished.values()
-    with use_plugin_rows(
-        *(rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs)
-    ):
+    plugin_rows = [rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs]
+    with use_plugin_rows(*plugin_rows):
         return _write(folder, results)
 
 

@@ -60,7 +60,10 @@ class RunPages:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page for a folder.
+    """Write the page that the command line asks for, and print a summary.
+
+    Args:
+        arguments: Options of the report tool.
 
     Raises:
         UserError: An option is wrong, or `write` refuses the folder.

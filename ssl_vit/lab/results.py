@@ -86,13 +86,13 @@ class Results:
         split: str | None = None,
         fresh_of: str | None = None,
     ) -> pd.DataFrame:
-        """Return the rows with finite values, except the rows of runs that only try values.
+        """Select rows of `table` with finite values. Rows of runs that only try values are left out.
 
         Args:
-            run: Only rows of this run.
-            metric: Only rows of this metric.
-            split: Only rows of this split.
-            fresh_of: Only rows of fresh weights that the tasks of this run have measured.
+            run: Only rows of this run, or None for all runs.
+            metric: Only rows of this metric, or None for all metrics.
+            split: Only rows of this split, or None for all splits.
+            fresh_of: Name of a run. Only rows of fresh weights that its tasks have measured.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):

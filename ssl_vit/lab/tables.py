@@ -42,7 +42,7 @@ class ReportTable(NamedTuple):
 
 
 def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
-    """Return the report's tables that have rows, beginning with the compared names."""
+    """Return `{name: table}` of the report, the most important table first. No table is empty."""
     by_name = {}
     if verdict.measure is not None:
         by_name["compared"] = _compared(results, verdict, verdict.measure)

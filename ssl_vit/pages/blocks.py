@@ -140,7 +140,8 @@ def markdown(title: str, sections: list[Section]) -> str:
     """
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
-        parts += [f"## {escape_opening(section.title)}"] if section.title else []
+        if section.title:
+            parts.append(f"## {escape_opening(section.title)}")
         parts += [block_markdown(block) for block in section.blocks]
     return "\n\n".join(part for part in parts if part) + "\n"
 

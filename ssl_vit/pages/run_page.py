@@ -46,13 +46,14 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
 
     Args:
         folder: Folder of the run.
-        record: Content of the folder, if it has been read already.
-        running: Whether the calling process is the run itself, which its own lock does not reveal.
+        record: Content of the folder, or None to read the folder.
+        running: Whether the calling process is the run itself. `read_run` cannot see this.
 
     Raises:
         OSError: The page cannot be written.
     """
-    record = record or read_run(folder)
+    if record is None:
+        record = read_run(folder)
     if running:
         record = replace(record, running=True)
     above = f"../{INDEX}" if (folder.parent / INDEX).exists() else ""

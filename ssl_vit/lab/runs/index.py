@@ -142,16 +142,15 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
     """Return the row of a run: name, objective, value, interval, difference from fresh weights."""
     reading = run.measured[measure]
-    differences = [
-        baseline.difference for baseline in reading.comparisons if baseline.place == FRESH
-    ]
-    difference = next(filter(None, differences), None)
     interval = difference_mean = difference_interval = listed.NONE
     if reading.interval:
         interval = f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
-    if difference:
-        difference_mean = f"{100 * difference.mean:+.2f} points"
-        difference_interval = f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+    for baseline in reading.comparisons:
+        difference = baseline.difference
+        if baseline.place == FRESH and difference:
+            difference_mean = f"{100 * difference.mean:+.2f} points"
+            difference_interval = f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+            break
     return [
         _run_cell(folder, run),
         COLUMNS["objective"].text(run),
@@ -164,8 +163,12 @@ def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
 
 def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
     """Return a section for each group of comparable runs, the group with the newest run first."""
-    newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
-    groups = listed.groups(newest)
+
+    def ended(run: ListedRun) -> float:
+        return run.ended.timestamp() if run.ended else 0
+
+    groups = listed.groups(sorted(runs, key=ended, reverse=True))
+    # all curves of the page share the points
     most_points = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
     return [
         Section(_title(group[0]), [*_table(folder, group), *_charts(group, most_points)])

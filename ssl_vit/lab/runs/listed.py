@@ -189,14 +189,16 @@ class ListedRun:
 
     @property
     def frozen_measure(self) -> str | None:
-        """Name of the first metric of the frozen encoder, or None.
+        """Name of the frozen encoder's most important metric, or None without any.
 
-        Metrics of test images come before other metrics.
+        Metrics of test images are more important than metrics of other images.
         """
         with use_plugin_rows(self.rows):
-            measures = [name for name in in_order(self.measured) if is_frozen_metric(name)]
-        tested = [name for name in measures if self.measured[name].split == "test"]
-        return next(iter([*tested, *measures]), None)
+            metrics = [name for name in in_order(self.measured) if is_frozen_metric(name)]
+        for name in metrics:
+            if self.measured[name].split == "test":
+                return name
+        return metrics[0] if metrics else None
 
     def frozen(self) -> str | None:
         """Describe the frozen encoder's accuracy and the difference from untrained weights.
@@ -213,15 +215,17 @@ class ListedRun:
             return f"{metric_label(name)} {values}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
-        """Return name and value of the first metric that is not of the frozen encoder, or None.
+        """Describe the most important metric of the trained model, or return None without any.
+
+        Metrics of the frozen encoder do not count.
 
         Args:
-            test: Whether the metric is of the test split (True) or of other images (False).
+            test: Whether to take a metric of test images (True) or of other images (False).
         """
         with use_plugin_rows(self.rows):
             for name in in_order(self.measured):
-                reading = self.measured[name]
-                if (reading.split == "test") == test and not is_frozen_metric(name):
+                is_tested = self.measured[name].split == "test"
+                if is_tested == test and not is_frozen_metric(name):
                     return f"{name} {metric_text(self, name)}"
         return None
 
@@ -240,9 +244,13 @@ class ListedRun:
 
 
 def list_run(folder: Path, record: RunRecord) -> ListedRun:
-    """Return a run of a list, named by the path from the listed folder.
+    """Return a run for a list. The name of the run is the path from the listed folder.
 
-    If the listed folder is the run itself, the run keeps its name.
+    If the listed folder is the run itself, the name is the name of the folder.
+
+    Args:
+        folder: Folder whose runs are listed.
+        record: Content of the run's folder.
     """
     if record.folder == folder:
         return ListedRun(record.name, record)
@@ -278,7 +286,10 @@ def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
 
 
 def export_problem(export: Path) -> str:
-    """Return why an export cannot be loaded, or an empty text. Only headers are read."""
+    """Return why an exported encoder cannot be loaded, or an empty text.
+
+    Only the headers of the files are read.
+    """
     try:
         export_files.read_config(export)
         # safe_open fails unless the header describes the file up to its last byte
@@ -335,7 +346,7 @@ class Column(NamedTuple):
 
 
 def recipe_column(*keys: str) -> Callable[[ListedRun], Any]:
-    """Return a function from a run to the value of the first of these recipe keys that is set."""
+    """Return a function that returns a run's value of the first of these recipe keys that is set."""
 
     def value(run: ListedRun) -> str | None:
         candidates = (run.record.values.get(key) for key in keys)

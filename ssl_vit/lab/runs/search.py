@@ -58,7 +58,7 @@ def find_runs(folder: Path) -> FoundRuns:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder in reverse order."""
+    """Return the folders in a folder, except hidden folders, from Z to A."""
     # scandir needs no call for each file, of which there can be millions
     with os.scandir(folder) as entries:
         names = [

@@ -100,10 +100,10 @@ class HoursRecord(Record):
 
 
 def task_kind(task: Task) -> str:
-    """Return the kind of a task. All tasks of a kind take equally long.
+    """Return the kind of a task, such as "pretrain" or "tune". Tasks of a kind take equally long.
 
-    The kind is the first part of the run's name. A released encoder is a kind of its own, because
-    the network differs from the network of the other arms.
+    The kind is the first part of the run's name. Tasks of a released encoder are a separate kind,
+    such as "tune released", because their network differs from the network of the other tasks.
     """
     kind = task.run.partition("_")[0]
     return f"{kind} {RELEASED}" if task.at.get("arm") == RELEASED else kind
@@ -251,17 +251,20 @@ class Hours:
     def decide(
         self, took: Seconds, running: Seconds, over: Collection[str] = ()
     ) -> Decision | None:
-        """Start or leave out the next optional group. Return None if every group is decided.
+        """Decide whether the next optional group of tasks starts or is left out.
 
         A group starts if the study is expected to end within its hours. After the first group that
         does not fit, all later groups of the same kind are left out. `forecast` describes the
         arguments.
+
+        Returns:
+            The decision, or None if every group is decided.
         """
         decided = {past.group for past in self.ledger.decisions}
-        optional = (group for group in self.order if group.kind)
-        group = next((group for group in optional if group.name not in decided), None)
-        if group is None:
+        undecided = [group for group in self.order if group.kind and group.name not in decided]
+        if not undecided:
             return None
+        group = undecided[0]
         tasks = self._possible(group)
         expected = self.forecast([*self.runs, *tasks], took, running, over)
         refused = {past.group for past in self.ledger.decisions if not past.starts}
@@ -286,8 +289,9 @@ class Hours:
         return decision
 
     def _possible(self, group: Group) -> list[str]:
-        """Return the tasks of a group that depend on no task that is left out."""
-        left_out, possible = {*self.ledger.left_out}, list[str]()
+        """Return the tasks of a group whose needed tasks are all going to run."""
+        left_out = {*self.ledger.left_out}
+        possible: list[str] = []
         for name in group.tasks:
             if left_out.isdisjoint(self.needs[name]):
                 possible.append(name)
@@ -301,7 +305,12 @@ class Hours:
         self._list_runs()
 
     def save(self, took: Seconds, every: float = 0.0) -> None:
-        """Write hours.json, unless the file was written in the last `every` seconds."""
+        """Write hours.json, unless the file was written a short time ago.
+
+        Args:
+            took: `{task: seconds}` of the finished tasks.
+            every: Least seconds since the last write. 0 writes in any case.
+        """
         if every and self.clock() - self.saved < every:
             return
         self.saved = self.clock()

@@ -200,7 +200,14 @@ def preview(job: StudyJob, parallel: int | None = None) -> list[str]:
 def start_process(
     line: Sequence[str], environment: dict[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that appends to a log and ends when this process ends."""
+    """Start a process that appends its output to a log and ends when this process ends.
+
+    Args:
+        line: Command line.
+        environment: Environment variables of the new process.
+        log: File that the output is appended to.
+        cwd: Working directory, or None for the working directory of this process.
+    """
     with log.open("ab") as file:
         # a new session, so that the terminal signals only this process, which passes signals on
         return subprocess.Popen(
@@ -388,10 +395,10 @@ class _Processes:
                 time.sleep(0.05)
 
     def _waiting(self) -> list[Task]:
-        """Return the tasks that have not started, each after the needed tasks.
+        """Return the tasks that have not started, each after the tasks that it needs.
 
-        If hours limit the study, the list has only the tasks of required groups and of optional
-        groups that have been started, group after group.
+        If hours limit the study, tasks of optional groups are in the list only once the group has
+        started.
         """
         started = self.took.keys() | self.failed.keys() | self.running.keys()
         names = self.tasks if self.hours is None else self.hours.runs
@@ -579,10 +586,10 @@ class _Processes:
                     self._fail(name, f"{reason} ({child.log})")
 
     def _write_page(self) -> None:
-        """Start to write the study's page if a task of the compared run has finished since.
+        """Start a process that writes the study's page, if the page is out of date.
 
-        No second process starts while a page is being written. Without pairs of seeds the page
-        cannot be written, and the log says so.
+        The page is out of date once a task of the compared run has finished. While a process is
+        writing the page, no second process starts. The output of the process is in a log.
         """
         is_writing = self.page is not None and self.page.poll() is None
         if self.page_is_old and not is_writing:
@@ -592,10 +599,10 @@ class _Processes:
             self.page = start_process(line, process_environment(), log)
 
     def _finish_page(self) -> None:
-        """Wait for the page, and write it once more if a stopped study's page is old.
+        """Wait until the study's page is written.
 
-        The caller writes the last page of a study that was not stopped. An older page must not
-        overwrite it.
+        If the user has stopped the study, an outdated page is written once more. Otherwise the
+        caller writes the last page, and no process may overwrite that page.
         """
         if self.page is not None:
             self.page.wait()

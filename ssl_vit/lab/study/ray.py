@@ -41,8 +41,8 @@ class Ray:
     def start(self, job: StudyJob) -> LaunchOutcome:
         """Run the tasks on a cluster.
 
-        The cluster is the one of RAY_ADDRESS, else a cluster that runs on this machine, else a new
-        cluster on this machine alone.
+        The environment variable RAY_ADDRESS names the cluster. Without it, Ray uses a cluster that
+        already runs on this machine, or else starts a cluster on this machine alone.
 
         Raises:
             KeyboardInterrupt: The user stopped the study; see `Local.start`.
@@ -50,8 +50,8 @@ class Ray:
         """
         ray = _ray()
         try:
-            which = _connect(ray)
-            print(f"cluster     {which}, nodes: {len(ray.nodes())}", flush=True)
+            description = _connect(ray)
+            print(f"cluster     {description}, nodes: {len(ray.nodes())}", flush=True)
             return run(job, RayExecutor(job, ray))
         finally:
             ray.shutdown()

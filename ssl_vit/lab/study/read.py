@@ -128,12 +128,12 @@ def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
         ValueError: An item is no pair of different names, or a pair appears twice.
     """
     pairs: list[tuple[str, str]] = []
-    for text in _names(node):
-        first, colon, second = text.partition(":")
+    for pair in _names(node):
+        first, colon, second = pair.partition(":")
         if not colon or first == second:
-            raise ValueError(f"{text}: expected two different names, as in A:B")
+            raise ValueError(f"{pair}: expected two different names, as in A:B")
         if (second, first) in pairs:
-            raise ValueError(f"{text}: {second}:{first} is in the list too. Remove either pair.")
+            raise ValueError(f"{pair}: {second}:{first} is in the list too. Remove either pair.")
         pairs.append((first, second))
     return tuple(pairs)
 

@@ -115,7 +115,13 @@ class WarmProcess:
     def start(
         self, options: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> "ForkedTask":
-        """Fork a task that runs `ssl-vit OPTIONS` and appends the output to a log."""
+        """Fork a task that runs `ssl-vit OPTIONS` and appends its output to a log.
+
+        Args:
+            options: Words of the command line after `ssl-vit`.
+            environment: Environment variables of the task (`suits`).
+            log: File that the output is appended to.
+        """
         self.requests += 1
         variables = {key: environment[key] for key in READ_LATE if key in environment}
         paths = {"log": str(log.resolve()), "cwd": str(Path.cwd())}
@@ -132,7 +138,10 @@ class WarmProcess:
                 self.receive()
 
     def receive(self) -> None:
-        """Read which tasks have ended and whether the warm process has ended."""
+        """Read the messages of the warm process: which tasks have ended, or why it cannot fork.
+
+        If the warm process has ended, all its tasks are lost.
+        """
         if self.lost is not None:
             return
         try:

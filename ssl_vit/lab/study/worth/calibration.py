@@ -227,13 +227,18 @@ def _start(setup: StudySetup, task: Task) -> dict[str, str]:
 
 
 def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) -> dict[str, float]:
-    """Time a kind of run like `jobs.calibration.measure`, but for whole steps of the study."""
+    """Time a kind of run, and convert the times to the batch and the images of the study.
+
+    Returns:
+        Seconds as from `jobs.calibration.measure`. `step` is a step of the study, and `set_up`
+            includes decoding the training images if they are kept in memory.
+    """
     options, factor = options_of(setup, kind, parallelism)
     times = timer.measure(options, setup.images.train, parallelism, usable_gpus())
-    step = times["step"] * factor
-    if not times["resident"]:
-        return times | {"step": step}
-    return times | {"step": step, "set_up": times["set_up"] + _decoding(setup, times, parallelism)}
+    times = times | {"step": times["step"] * factor}
+    if times["resident"]:
+        times["set_up"] += _decoding(setup, times, parallelism)
+    return times
 
 
 def _decoding(setup: StudySetup, times: Mapping[str, float], parallelism: Parallelism) -> float:

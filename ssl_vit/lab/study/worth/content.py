@@ -244,7 +244,10 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
 def _released(
     released: ReleasedEncoder, size: StudySize, parts: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Return the settings of each run in the released encoder's arm, which is only fine-tuned."""
+    """Return `{run: settings}` of the arm that fine-tunes a released encoder.
+
+    `_arms` describes the arguments.
+    """
     rates = START_RATES if len(size.rates) > 1 else RATES[size.tries][0]
     mixed = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
     final = {**released.options, "supervised.pool": released.pool}
@@ -326,7 +329,10 @@ def order_groups(tasks: Tasks, frozen_first: bool) -> list[Group]:
 
 
 def _group(task: Task, frozen_first: bool) -> tuple[str, str]:
-    """Return the name and the kind of a task's group."""
+    """Return the name and the kind of the group of tasks that a task belongs to.
+
+    The kind is `""` for a group that always runs.
+    """
     if task.run == "frozen" and not frozen_first:
         return "frozen encoders", "frozen"
     if "share" in task.at:

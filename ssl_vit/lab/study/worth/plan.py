@@ -109,7 +109,7 @@ def hours_needed(setup: StudySetup, speed: RunSpeed, spent: float = 0.0) -> floa
     """
     takes = max(spent, PLANNING) + seconds(setup, smallest_size(setup), speed)
     hours = takes / 3600 / (1 - RESERVE)
-    unit = 10 ** (math.floor(math.log10(hours)) - 1)
+    unit = 10 ** (math.floor(math.log10(hours)) - 1)  # value of the second digit
     return float(f"{math.ceil(hours / unit - 1e-9) * unit:.3g}")
 
 

@@ -201,7 +201,10 @@ def _is_network_key(key: str) -> bool:
 
 
 def _check_released(texts: Mapping[str, str]) -> None:
-    """Check that `released=` names weights with a description of the network.
+    """Check that `released=` names the weights of a released encoder.
+
+    Args:
+        texts: Options of the user. `released` may be missing.
 
     Raises:
         UserError: There are no such weights, or `init=` names the same weights.
