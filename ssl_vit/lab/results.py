@@ -86,7 +86,7 @@ class Results:
         split: str | None = None,
         fresh_of: str | None = None,
     ) -> pd.DataFrame:
-        """Select rows of `table` with finite values. Rows of runs that only try values are left out.
+        """Select rows of `table` with finite values, except rows of runs that only try values.
 
         Args:
             run: Only rows of this run, or None for all runs.

@@ -346,7 +346,7 @@ class Column(NamedTuple):
 
 
 def recipe_column(*keys: str) -> Callable[[ListedRun], Any]:
-    """Return a function that returns a run's value of the first of these recipe keys that is set."""
+    """Return a function that looks up the first of these recipe keys that a run has set."""
 
     def value(run: ListedRun) -> str | None:
         candidates = (run.record.values.get(key) for key in keys)
