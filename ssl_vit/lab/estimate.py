@@ -161,7 +161,7 @@ class RunEstimate:
     def _length(self) -> str:
         """Describe steps, images and epochs, with the names of options to set."""
         if self.images is None:
-            return "unknown number of images. Add data.path= with images on this machine"
+            return "the number of images is unknown. Add data.path= with images on this machine"
         work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
         if not self.steps:
             return f"{self.images:,} images, exaFLOP {work}, one forward pass per image"

@@ -40,6 +40,14 @@ WON, LOST, OPEN = "beats", "does not beat", "cannot be distinguished from"
 AHEAD = "is ahead (without an interval) of"
 FEW = "is measured on too few images to be compared with"
 NO_BETTER = f"no better than always naming {COMMONEST_CLASS}"
+FEATURES = {
+    WON: "By {measure}, the features of this encoder are better than untrained features.",
+    LOST: "By {measure}, the features of this encoder are worse than untrained features.",
+    OPEN: (
+        "By {measure}, the features of this encoder cannot be distinguished from untrained"
+        " features."
+    ),
+}
 
 
 class MetricReading(NamedTuple):
@@ -270,10 +278,9 @@ def _features_verdict(readings: Sequence[MetricReading]) -> str:
     """Say whether the encoder's features are better than features of fresh weights.
 
     The verdict uses the paired differences in the first measure (`metrics.measure_rank`), because
-    with several measures, each at 95%, one measure is soon beyond zero by chance. A second claim
-    says whether always naming the commonest class does as well, and a further sentence compares the
-    features with pixels. There is no verdict if the measured images chose the weights. The text is
-    empty if nothing was compared.
+    with several measures, each at 95%, one measure is soon beyond zero by chance. Further sentences
+    compare the features with always naming the commonest class, and with pixels. There is no
+    verdict if the measured images chose the weights. The text is empty if nothing was compared.
     """
     places = {
         reading.name: {baseline.place for baseline in reading.comparisons} for reading in readings
@@ -284,35 +291,30 @@ def _features_verdict(readings: Sequence[MetricReading]) -> str:
     # An encoder with fresh weights is compared with the commonest class only.
     with_fresh = [reading for reading in probed if FRESH in places[reading.name]]
     first = min(with_fresh or probed, key=lambda reading: measure_rank(reading.name))
-    claim_of_verb = {
-        WON: "are better than untrained features",
-        LOST: "are worse than untrained features",
-        OPEN: "cannot be distinguished from untrained features",
-    }
-    claims = []
+    measure, sentences = first.row.words, []
     for baseline in first.comparisons:
-        if baseline.place == FRESH and baseline.difference is None:
+        if baseline.place != FRESH:
+            continue
+        if baseline.difference is None:
             return f"There is no verdict on the features: {NO_VERDICT}."
-        if baseline.place == FRESH:
-            claims.append(claim_of_verb[baseline.verb])
-    if is_no_better(first):
         # Untrained features below the commonest class are easily beaten, so a win over them is not
         # reported.
-        claims = [claim for claim in claims if claim != claim_of_verb[WON]]
-        claims.append(f"are {NO_BETTER}")
-    if not claims:
+        if baseline.verb != WON or not is_no_better(first):
+            sentences.append(FEATURES[baseline.verb].format(measure=measure))
+    if is_no_better(first):
+        sentences.append(f"By {measure}, the features of this encoder are {NO_BETTER}.")
+    if not sentences:
         return ""
-    sentence = f"By {first.row.words}, the features of this encoder {' and '.join(claims)}."
     verbs = set()
     for reading in readings:
         for baseline in reading.comparisons:
             if baseline.place == PIXELS and baseline.difference:
                 verbs.add(baseline.verb)
     if LOST in verbs:
-        return f"{sentence} By k-NN, the pixels at 8 x 8 are better than the features."
-    if OPEN in verbs:
-        return f"{sentence} By k-NN, the features cannot be distinguished from the pixels at 8 x 8."
-    return sentence
+        sentences.append("By k-NN, the pixels at 8 x 8 are better than the features.")
+    elif OPEN in verbs:
+        sentences.append("By k-NN, the features cannot be distinguished from the pixels at 8 x 8.")
+    return " ".join(sentences)
 
 
 def is_no_better(reading: MetricReading) -> bool:

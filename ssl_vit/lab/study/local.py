@@ -65,7 +65,8 @@ class Local:
         """
         if job.slurm:
             raise UserError(
-                f"slurm={job.slurm}: has no effect without launcher=slurm. Leave slurm= out."
+                f"slurm={job.slurm}: this option has no effect without launcher=slurm. Leave"
+                " slurm= out."
             )
 
     def preview(self, job: StudyJob) -> list[str]:
