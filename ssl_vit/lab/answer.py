@@ -51,7 +51,6 @@ RELEASED_MEASURED = (
     "The released encoder {released} reaches {accuracy:.1f}% after fine-tuning (difference from"
     " {better} {difference})."
 )
-NOT_RELEASED = "A released encoder was not compared. To compare a released encoder: {command}"
 EXAMPLE = "timm:vit_tiny_patch16_224.augreg_in21k"
 
 
@@ -130,12 +129,15 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
     used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
-    lines = (
-        f"{first} {measured}",
-        LENGTH.format(**facts, n=format_count(len(seeds), "seeds"), used=used),
-        *([] if facts["init"] or facts.get("released") else [_not_released(results, facts)]),
-    )
-    return Answer(lines, step)
+    length = LENGTH.format(**facts, n=format_count(len(seeds), "seeds"), used=used)
+    lines = [f"{first} {measured}", length]
+    if not facts["init"] and not facts.get("released"):
+        name, option = f"{results.folder.name}-{RELEASED}", f"{RELEASED}={EXAMPLE}\n"
+        command = _study(results, facts, name=name, more=option)
+        lines.append(
+            f"A released encoder was not compared. To compare a released encoder: {command}"
+        )
+    return Answer(tuple(lines), step)
 
 
 def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
@@ -152,14 +154,6 @@ def _released_difference(better: str, results: Results, verdict: Verdict) -> Dif
     correct = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
     family = RELEASED_PAIRS * results.ends
     return measure_difference(comparison, paired, family, measure.scale, correct)
-
-
-def _not_released(results: Results, facts: Mapping[str, str]) -> str:
-    """Say that no released encoder was compared, and give the command that compares one."""
-    name = f"{results.folder.name}-{RELEASED}"
-    return NOT_RELEASED.format(
-        command=_study(results, facts, name=name, more=f"{RELEASED}={EXAMPLE}\n")
-    )
 
 
 def _interval(difference: Difference, family: int) -> str:

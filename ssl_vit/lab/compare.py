@@ -106,10 +106,7 @@ def list_comparisons(
         name_pairs = [(arm, baseline) for arm in arms if arm != baseline]
     if not name_pairs:
         name_pairs = list(itertools.combinations(arms, 2))
-    comparisons = []
-    for place in places or [()]:
-        comparisons += [Comparison(a, b, place) for a, b in name_pairs]
-    return tuple(comparisons)
+    return tuple(Comparison(a, b, place) for place in places or [()] for a, b in name_pairs)
 
 
 class Difference(NamedTuple):

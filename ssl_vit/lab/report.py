@@ -32,7 +32,6 @@ from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
-from ..recipe.records.run import SeenImages
 from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
@@ -340,10 +339,8 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
             unsound if they have.
     """
     for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
-        seen: list[SeenImages] = []
-        for task in rows_of_name["folder"]:
-            run = results.finished[task]
-            seen += seen_text.recorded(run.result, run.environment)
+        runs = [results.finished[task] for task in rows_of_name["folder"]]
+        seen = [entry for run in runs for entry in seen_text.recorded(run.result, run.environment)]
         total = max((entry.of.get("test", 0) for entry in seen), default=0)
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
         labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
@@ -358,8 +355,8 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
             yield f"{sentence} Do not trust the results of {name}.", True
         elif images:
             yield sentence, False
-        for run in sorted({entry.run for entry in seen if entry.unknown}):
-            yield f"{name}: the training images of {run} are unknown.", False
+        for run_name in sorted({entry.run for entry in seen if entry.unknown}):
+            yield f"{name}: the training images of {run_name} are unknown.", False
 
 
 def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:

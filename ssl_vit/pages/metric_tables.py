@@ -221,9 +221,10 @@ def baselines_table(readings: Sequence[MetricReading]) -> Table:
     rows = []
     for reading in readings:
         for baseline in reading.comparisons:
-            difference, interval = f"{reading.value - baseline.value:+.4g}", "-"
+            difference, interval = reading.value - baseline.value, "-"
+            text = f"{difference:+.4g}"
             if reading.row.in_per_cent:
-                difference = f"{100 * (reading.value - baseline.value):+.2f} points"
+                text = f"{100 * difference:+.2f} points"
             if baseline.difference is not None:
                 low, high = 100 * baseline.difference.low, 100 * baseline.difference.high
                 interval = f"{low:+.2f} to {high:+.2f}"
@@ -231,7 +232,7 @@ def baselines_table(readings: Sequence[MetricReading]) -> Table:
                 reading.row.text(value, page=True) for value in (reading.value, baseline.value)
             ]
             label = metric_label(reading.name)
-            rows.append([baseline.label, difference, interval, label, *values])
+            rows.append([baseline.label, text, interval, label, *values])
     head = ["baseline", "difference", "95% interval", "measure", "model value", "baseline value"]
     return Table(head, rows)
 
@@ -247,12 +248,11 @@ def comparison_text(reading: MetricReading) -> str:
         interval = f" ({reading.interval.low:.1%} to {reading.interval.high:.1%})"
     parts = [f"{reading.row.text(reading.value)}{interval} of {reading.images_text}"]
     for baseline in reading.comparisons:
-        difference = ""
-        if baseline.difference is not None:
-            mean, low = 100 * baseline.difference.mean, 100 * baseline.difference.low
-            high = 100 * baseline.difference.high
-            difference = f": {mean:+.1f} points ({low:+.1f} to {high:+.1f})"
-        parts.append(f"{baseline.label} {reading.row.text(baseline.value)}{difference}")
+        difference, points = baseline.difference, ""
+        if difference is not None:
+            low, high = 100 * difference.low, 100 * difference.high
+            points = f": {100 * difference.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
+        parts.append(f"{baseline.label} {reading.row.text(baseline.value)}{points}")
     if reading.draws > 1:
         parts.append(f"mean of {reading.draws} draws")
     elif reading.draws:
@@ -266,12 +266,8 @@ def verdict(readings: Sequence[MetricReading]) -> str:
     A sentence each is about the features compared with fresh weights, about the training task, and
     about a classifier. The text is empty if nothing was compared.
     """
-    sentences = (
-        _features_verdict(readings),
-        _task_verdict(readings),
-        classifier_verdict(readings),
-    )
-    return " ".join(sentence for sentence in sentences if sentence)
+    parts = (_features_verdict(readings), _task_verdict(readings), classifier_verdict(readings))
+    return " ".join(filter(None, parts))
 
 
 def _features_verdict(readings: Sequence[MetricReading]) -> str:
@@ -351,8 +347,7 @@ def _task_verdict(readings: Sequence[MetricReading]) -> str:
             return f"There is no verdict on the training task: {label} is not finite."
     comparisons = []
     for reading in readings:
-        of_task = [baseline for baseline in reading.comparisons if not baseline.place]
-        comparisons += [(reading, baseline) for baseline in of_task]
+        comparisons += [(reading, entry) for entry in reading.comparisons if not entry.place]
     has_several_splits = len({reading.split for reading, _ in comparisons}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
     for reading, baseline in comparisons:

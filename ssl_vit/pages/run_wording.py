@@ -158,10 +158,11 @@ def _describe_result(record: RunRecord) -> str:
             sentences.append("The comparison uses frozen features, without fine-tuning.")
     if record.result.not_compared:
         sentences.append(f"The features were not compared: {record.result.not_compared}.")
-    text = " ".join(sentence for sentence in sentences if sentence)
-    if not text and metrics:
-        return f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
-    return text
+    if not any(sentences) and metrics:
+        sentences = [
+            f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
+        ]
+    return " ".join(filter(None, sentences))
 
 
 def machine(environment: Environment) -> str:

@@ -398,14 +398,14 @@ def metric_text(run: ListedRun, metric: str) -> str:
     """
     reading = run.measured[metric]
     fresh, baseline = run.fresh_value(metric), run.best_baseline(metric)
-    parts = [reading.row.text(reading.value, page=True)]
+    cell = reading.row.text(reading.value, page=True)
     if reading.images:
-        parts.append(f" (n = {reading.count_text})")
+        cell += f" (n = {reading.count_text})"
     if fresh is not None:
-        parts.append(f"; fresh weights {reading.row.text(fresh, page=True)}")
+        cell += f"; fresh weights {reading.row.text(fresh, page=True)}"
     if baseline is not None:
-        parts.append(f"; to beat {reading.row.text(baseline, page=True)}")
-    return "".join([*parts, _caveats(run, reading)])
+        cell += f"; to beat {reading.row.text(baseline, page=True)}"
+    return cell + _caveats(run, reading)
 
 
 def _caveats(run: ListedRun, reading: MetricReading) -> str:
@@ -414,15 +414,14 @@ def _caveats(run: ListedRun, reading: MetricReading) -> str:
     The limits are that the metric is no better than always naming the commonest class, and that the
     encoder has seen or may have seen the measured images before.
     """
-    limits = [f"; {NO_BETTER}"] if is_no_better(reading) else []
+    limits = f"; {NO_BETTER}" if is_no_better(reading) else ""
     if run.count_learned(reading.split):
-        limits.append(f" (do not compare: {LEARNED})")
-    else:
-        if any(seen.unknown for seen in run.record.seen):
-            limits.append(" (unknown whether these images were seen before)")
-        if reading.split == "train":
-            limits.append(" (on training images)")
-    return "".join(limits)
+        return f"{limits} (do not compare: {LEARNED})"
+    if any(seen.unknown for seen in run.record.seen):
+        limits += " (unknown whether these images were seen before)"
+    if reading.split == "train":
+        limits += " (on training images)"
+    return limits
 
 
 def page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
@@ -592,8 +591,8 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
         facts: dict[tuple[str, str], str] = {}
         for split in splits:
             for key, value in _comparable(run, split, counts.get(split)).items():
-                is_of_run = key in ("objective", "data", "data.size")
-                facts[key if is_of_run else split, key] = value
+                is_shared = key in ("objective", "data", "data.size")  # by all splits
+                facts["" if is_shared else split, key] = value
         for group_facts, members in grouped:
             if all(group_facts.get(fact, value) == value for fact, value in facts.items()):
                 group_facts |= facts

@@ -157,15 +157,13 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         )
     groups = listed.rank(runs, metric)
     lines = list(_ranking_lines(metric, groups, runs))
-    ranked: list[ListedRun] = []
-    contents = []
+    ranked, contents = [], []
     for group in groups:
         ranked += group.runs
         values = [{"name": run.name, "value": run.value(metric)} for run in group.runs]
         differs = listed.differing_keys(group.runs)
         contents.append({"facts": group.facts, "runs": values, "differs": differs})
-    record = {"best": metric, "groups": contents}
-    return RunTable(ranked, lines, groups=groups, record=record)
+    return RunTable(ranked, lines, groups=groups, record={"best": metric, "groups": contents})
 
 
 def _ranking_lines(
@@ -181,8 +179,10 @@ def _ranking_lines(
     directions = {run.measured[metric].row.higher for run in runs if metric in run.measured}
     if len(directions) > 1:
         yield f"{metric}: lower or higher is better, as each plugin declares"
+    elif True in directions:
+        yield f"{metric}: higher is better"
     else:
-        yield f"{metric}: higher is better" if True in directions else f"{metric}: lower is better"
+        yield f"{metric}: lower is better"
     if len(groups) > 1:
         yield f"{len(groups)} groups. Compare only runs of the same group."
     for group in groups:
@@ -192,8 +192,7 @@ def _ranking_lines(
         rows = []
         for index, run in enumerate(group.runs):
             settings = [f"{key}={text_line(texts[index])}" for key, texts in differing_keys.items()]
-            differs = " ".join(settings) if settings else listed.NONE
-            value = listed.metric_text(run, metric)
+            value, differs = listed.metric_text(run, metric), " ".join(settings) or listed.NONE
             rows.append([str(index + 1), value, text_line(run.name), differs])
         yield from plain_table(("", metric, "run", "differs"), rows)
     ranked = {run for group in groups for run in group.runs}

@@ -197,21 +197,17 @@ class Hours:
     ) -> None:
         self.path, self.plan, self.order = folder / FILE, plan, order
         self.needs, self.kinds, self.parallel, self.clock = needs, kinds, parallel, clock
-        self.ledger = HoursRecord(
+        self.ledger = read(folder) or HoursRecord(
             hours=plan.hours, used=plan.spent / 3600, took={}, decisions=[], left_out={}
         )
-        if self.path.exists():
-            self.ledger = records.require(
-                self.path, HoursRecord, "remove the file to count the hours from zero"
-            )
-            if self.ledger.hours != plan.hours:
-                self.ledger.hours = plan.hours
-                # a user who has seen results can choose the hours by them
-                self.ledger.lengthened += bool(self.ledger.took)
-                self.ledger.decisions = [
-                    decision for decision in self.ledger.decisions if decision.starts
-                ]
-                self.ledger.left_out = {}
+        if self.ledger.hours != plan.hours:
+            self.ledger.hours = plan.hours
+            # a user who has seen results can choose the hours by them
+            self.ledger.lengthened += bool(self.ledger.took)
+            self.ledger.decisions = [
+                decision for decision in self.ledger.decisions if decision.starts
+            ]
+            self.ledger.left_out = {}
         self.ledger.ended = None
         self.before, self.began = float(self.ledger.used), clock()
         self.saved = self.began
@@ -336,6 +332,5 @@ def read(folder: Path) -> HoursRecord | None:
     path = folder / FILE
     if not path.exists():
         return None
-    return records.require(
-        path, HoursRecord, "remove the file and type the command of the study again"
-    )
+    remedy = "remove the file and type the command of the study again, which counts from zero"
+    return records.require(path, HoursRecord, remedy)

@@ -3,7 +3,6 @@
 `run` launches tasks with any `Executor`. The executor of this launcher is `LocalExecutor`.
 """
 
-import itertools
 import os
 import signal
 import statistics
@@ -245,8 +244,7 @@ def usable_memory() -> int:
     limited by its parent groups.
     """
     limits = [psutil.virtual_memory().available]
-    lines = OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else []
-    for line in lines:
+    for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
         _, controllers, place = line.split(":", 2)
         name = "memory.limit_in_bytes" if controllers else "memory.max"  # cgroup version 1 or 2
         folder = GROUPS / controllers / place.strip("/")
@@ -326,15 +324,10 @@ class _Processes:
         """
         if self.job.hours is None:
             return None
-        hours = Hours(
-            self.folder,
-            self.job.hours,
-            self.job.order,
-            needs={name: task.needs for name, task in self.tasks.items()},
-            kinds={name: task_kind(task) for name, task in self.tasks.items()},
-            parallel=self.parallel,
-            clock=time.monotonic,
-        )
+        needs = {name: task.needs for name, task in self.tasks.items()}
+        kinds = {name: task_kind(task) for name, task in self.tasks.items()}
+        order, clock = self.job.order, time.monotonic
+        hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel, clock)
         took = hours.ledger.took
         self.took |= {name: took[name] for name in self.took if name in took}
         return hours
@@ -428,7 +421,7 @@ class _Processes:
         is_recent_loss = time.monotonic() - self.lost < PATIENCE
         for task in self._waiting():
             failed = failed_need(task, self.tasks, [*self.failed])
-            if failed is not None:
+            if failed:
                 self._fail(task.name, f"needs {failed}", "left out")
             if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= ended:
                 continue
@@ -450,12 +443,8 @@ class _Processes:
         dependents = self.dependents[name]
         if not dependents:
             return True
-        possible = {*self.hours.runs}
-        uses = [
-            self._uses(self.tasks[dependent], name)
-            for dependent in dependents
-            if dependent in possible
-        ]
+        possible = {*self.hours.runs}.intersection(dependents)
+        uses = [self._uses(self.tasks[dependent], name) for dependent in possible]
         if True in uses:
             return True
         return None if None in uses else False
@@ -504,20 +493,20 @@ class _Processes:
         assert self.hours is not None
         ended = self._ended_or_skipped()
         groups = [group for group in self.hours.order if not group.kind]
-        required = list(itertools.chain.from_iterable(group.tasks for group in groups))
+        required = [name for group in groups for name in group.tasks]
         for group in groups:
             if group.name in self.compared or not {*group.tasks} <= ended:
                 continue
             self.compared.add(group.name)
             total = self.hours.forecast(required, self.took, {}, ended - self.took.keys())
             limit = self.hours.ledger.hours
-            sentences = [f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used."]
+            message = f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used."
             if total > limit and not {*required} <= ended:
-                sentences.append(
-                    "Three seeds run in any case, because a claim needs three seeds, and end after"
+                message += (
+                    " Three seeds run in any case, because a claim needs three seeds, and end after"
                     f" {total:.2g} hours."
                 )
-            _say("hours", " ".join(sentences))
+            _say("hours", message)
 
     def _close_hours(self) -> None:
         """Record the time used and how the study ended."""
@@ -573,12 +562,11 @@ class _Processes:
                     self._compare_with_plan()
                 self.page_is_old |= self.tasks[name].run == self.job.page_of
             else:
-                last = last_line(child.log, child.start).removeprefix("error: ")
-                reason = last
+                reason = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:
-                    reason = f"killed by signal {-status}. The last line of the task: {last}"
+                    reason = f"killed by signal {-status}. The last line of the task: {reason}"
                 elif status == 0:
-                    reason = f"ended without a result. The last line of the task: {last}"
+                    reason = f"ended without a result. The last line of the task: {reason}"
                 may_retry = status < 0 or status == LostError.status
                 if may_retry and name not in self.retried:
                     self.retried.add(name)

@@ -96,10 +96,10 @@ class Timer:
         Raises:
             UserError: A run fails.
         """
-        environments: list[dict[str, str]] = [{} for _ in range(parallelism.parallel)]
-        if devices:
-            for number, environment in enumerate(environments):
-                environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
+        environments = [
+            {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
+            for number in range(parallelism.parallel)
+        ]
         request = {"options": [*options], "seconds": SECONDS, "images": images}
         answers = self._ask(request | {"environments": environments})
         for answer in answers:
