@@ -49,9 +49,8 @@ if TYPE_CHECKING:
 
 # columns that small screens show last
 BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "over", "metric"})
-ESCAPED = {
-    character: rf"\{character}" for character in "&%$#_{}"
-}  # characters with a meaning in LaTeX captions
+# characters with a meaning in LaTeX captions
+ESCAPED = {character: rf"\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX = str.maketrans(ESCAPED)
 WIDE = 10  # an axis whose ends differ by at least this factor is logarithmic

@@ -4,7 +4,6 @@ Results that are left out are in no row, so nothing that reads the table can sho
 labelled test images, L labels of an image.
 """
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -193,14 +192,13 @@ def load(folder: Path) -> Results:
 
 def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:
     """Yield a row of `Results.table` for each metric of a finished run."""
-    exaflop, device_hours = run.result.total_exaflop, run.result.total_device_hours
     shared = {
         "run": task.run,
         **task.at,
         "seed": task.seed,
         "tried": ", ".join(f"{key}={value}" for key, value in task.tried.items()),
-        "exaflop": math.nan if exaflop is None else exaflop,
-        "device_hours": math.nan if device_hours is None else device_hours,
+        "exaflop": run.result.total_exaflop,
+        "device_hours": run.result.total_device_hours,
         "feature_pool": run.result.pool or "",
         "folder": task.name,
         "origin": " ".join(weight_sources(tasks, task.name)),
@@ -208,8 +206,13 @@ def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]
     images = dict(run.environment.data)
     images["validation"] = run.environment.held_out or images.get("validation", "")
     measured_on = run.result.measured_on or run.environment.measured_on
-    fresh_columns = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
-    fresh_columns |= {"folder": FRESH_FOLDER.format(task.name), "origin": ""}
+    fresh_columns = {
+        "run": UNTRAINED,
+        "exaflop": None,
+        "device_hours": None,
+        "folder": FRESH_FOLDER.format(task.name),
+        "origin": "",
+    }
     for name, entry in run.result.metrics.items():
         run_columns = fresh_columns if name.startswith(FRESH) else {}
         measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
@@ -218,7 +221,9 @@ def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
-    """Return a table with the columns of `Results.table`. Missing texts become empty.
+    """Return a table with the columns of `Results.table`.
+
+    Missing texts become empty, and missing numbers NaN.
 
     Args:
         rows: `{column: value}` of each row.

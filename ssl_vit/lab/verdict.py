@@ -442,10 +442,8 @@ def _family(
         comparison: measure_difference(comparison, paired, size, measure.scale, correct)
         for comparison, paired in asked.items()
     }
-    differences = tuple(difference for difference in by_comparison.values() if difference)
-    missing = tuple(
-        comparison for comparison, difference in by_comparison.items() if not difference
-    )
+    differences = tuple(filter(None, by_comparison.values()))
+    missing = tuple(comparison for comparison in asked if not by_comparison[comparison])
     return Family(differences, size, missing, final)
 
 

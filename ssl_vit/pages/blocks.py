@@ -164,8 +164,8 @@ def block_markdown(block: Block) -> str:
 
 def _table(table: Table) -> str:
     rows = [[escape_markdown(cell_of(cell).text) for cell in row] for row in table.rows]
-    num_numbers = len(table.head) - table.labels
-    ruler = ["---"] * table.labels + ["--:"] * num_numbers  # numbers are aligned on the right
+    # numbers are aligned on the right
+    ruler = ["---"] * table.labels + ["--:"] * (len(table.head) - table.labels)
     return markdown_table([*map(escape_markdown, table.head)], rows, ruler)
 
 

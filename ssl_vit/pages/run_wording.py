@@ -143,9 +143,10 @@ def _describe_result(record: RunRecord) -> str:
     first = {
         reading.name: reading for reading in readings if is_evaluation or reading.split == "test"
     }
-    sentences = []
-    for name in in_order([*first])[:1]:
-        sentences.append(f"{metric_label(name)}: {metric_tables.comparison_text(first[name])}.")
+    sentences = [
+        f"{metric_label(name)}: {metric_tables.comparison_text(first[name])}."
+        for name in in_order([*first])[:1]
+    ]
     if record.recipe is not None and record.recipe.fine_tunes:
         sentences += [
             metric_tables.classifier_verdict(readings),
