@@ -77,13 +77,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     primary = verdict.primary.differences[0]
     objective, baseline = primary.comparison.a, primary.comparison.b
     rows = verdict.rows
-    arms = {
-        name: rows[rows["arm"] == name].set_index("seed")["value"] for name in (objective, baseline)
-    }
-    seeds = arms[objective].index.intersection(arms[baseline].index)
-    objective_mean, baseline_mean = (
-        float(arms[name].loc[seeds].mean()) for name in (objective, baseline)
-    )
+    paired = pair_rows(rows, "arm", primary.comparison)
+    objective_mean, baseline_mean = float(paired["value_a"].mean()), float(paired["value_b"].mean())
     commonest, images = _commonest(results), int(rows["n"].min())
     measured = MEASURED.format(
         **facts,
@@ -129,7 +124,7 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
     used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
-    length = LENGTH.format(**facts, n=format_count(len(seeds), "seeds"), used=used)
+    length = LENGTH.format(**facts, n=format_count(len(paired), "seeds"), used=used)
     lines = [f"{first} {measured}", length]
     if not facts["init"] and not facts.get("released"):
         name, option = f"{results.folder.name}-{RELEASED}", f"{RELEASED}={EXAMPLE}\n"

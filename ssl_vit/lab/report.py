@@ -162,8 +162,7 @@ def page(report: Report) -> list[Section]:
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
-    warnings = [sentence for sentence, is_unsound in seen if is_unsound]
-    opening: list[Block] = [Text(warning, warning=True) for warning in warnings]
+    opening: list[Block] = [Text(sentence, True) for sentence, is_unsound in seen if is_unsound]
     opening += (Text(_without_paths(report, sentence)) for sentence in report.sentences)
     if report.answer:
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))

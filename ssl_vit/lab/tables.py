@@ -420,8 +420,13 @@ def _cost(results: Results) -> ReportTable:
         done = [results.finished[name].result for name in names if name in results.finished]
         counted = [result.exaflop for result in done if result.exaflop is not None]
         exaflop = sum(counted) if len(counted) == len(done) else None
-        row = {"run": run, "tasks": f"{len(done)} of {len(names)}", "exaFLOP": exaflop}
-        rows.append(row | {"device-hours": float(sum(result.device_hours for result in done))})
+        row = {
+            "run": run,
+            "tasks": f"{len(done)} of {len(names)}",
+            "exaFLOP": exaflop,
+            "device-hours": float(sum(result.device_hours for result in done)),
+        }
+        rows.append(row)
     return ReportTable(
         pd.DataFrame(rows), "Cost of each run, without the runs that gave the initial weights."
     )

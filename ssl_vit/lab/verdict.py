@@ -456,8 +456,9 @@ def claims_sentence(opening: str, family: Family, rule: Rule, measure: Measure) 
         rule: Rule of the study.
         measure: Measure of the comparisons.
     """
-    plural = "" if family.num_comparisons == 1 else "s"
-    comparisons = f"{family.num_comparisons} comparison{plural}"
+    comparisons = f"{family.num_comparisons} comparisons"
+    if family.num_comparisons == 1:
+        comparisons = "1 comparison"
     missing = f", {len(family.missing)} without results yet" if family.missing else ""
     ends = family.size // max(1, family.num_comparisons)
     at_ends = f", at {ends} planned ends" if ends > 1 else ""

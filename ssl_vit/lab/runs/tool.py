@@ -76,8 +76,7 @@ class RunTable:
         lines = notebook.lines_html(self.lines)
         if len(self.rows) < 2:
             return lines
-        head, *rows = self.rows
-        return DataFrame(rows, columns=head).to_html(index=False) + lines
+        return DataFrame(self.rows[1:], columns=self.rows[0]).to_html(index=False) + lines
 
 
 def main(arguments: list[str]) -> None:
