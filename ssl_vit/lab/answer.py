@@ -20,20 +20,18 @@ from .verdict import Verdict
 COMMONEST = "majority_top1"  # the accuracy of always naming the commonest class
 RELEASED_PAIRS = 2  # number of comparisons from which the comparison with the better arm is chosen
 FROZEN, FROZEN_MEASURE = "frozen", "knn"  # run and measure of the frozen encoders
-TEXT = (
-    "fine-tuned from {objective}, {network} reaches {own:.1f}% top-1 on the test images, and"
-    " {other} {others:.1f}% (difference {difference})"
+MEASURED = (
+    "Fine-tuned from {objective}, {network} reaches {objective_top1:.1f}% top-1 on the test images,"
+    " and {other} {baseline_top1:.1f}% (difference {difference})."
 )
-PROVISIONAL = (
-    "This result is provisional, because the study has not reached its planned end: {text}."
-)
+PROVISIONAL = "This result is provisional, because the study has not reached its planned end."
 NOTHING = (
     "Nothing was learned: neither {a} nor {b} is better than always naming the commonest class"
-    " ({commonest:.1f}%). Measured: {text}."
+    " ({commonest:.1f}%)."
 )
-HELPED = "Pre-training helped: {text}."
-DID_NOT_HELP = "Pre-training did not help: {text}."
-UNDECIDED = "Whether pre-training helps is undecided: {text}."
+HELPED = "Pre-training helped."
+DID_NOT_HELP = "Pre-training did not help."
+UNDECIDED = "Whether pre-training helps is undecided."
 # {whether the frozen encoder is better than untrained weights, None if unknown: the next step}
 LEARNED = {
     True: "Do not pre-train. To fine-tune without this pre-training: {tuned}",
@@ -50,11 +48,10 @@ LENGTH = (
     "Network and length: {network}, {epochs} epochs ({steps} steps) of pre-training and"
     " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n}{used}."
 )
-WITH_RELEASED = (
-    "{text}, and fine-tuned from the released encoder {released} {accuracy:.1f}% (difference from"
-    " {better} {difference})"
+RELEASED_MEASURED = (
+    "The released encoder {released} reaches {accuracy:.1f}% after fine-tuning (difference from"
+    " {better} {difference})."
 )
-NOT_RELEASED = "A released encoder was not compared. To compare a released encoder: {command}"
 EXAMPLE = "timm:vit_tiny_patch16_224.augreg_in21k"
 
 
@@ -81,31 +78,25 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     primary = verdict.primary.differences[0]
     objective, baseline = primary.comparison.a, primary.comparison.b
     rows = verdict.rows
-    arms = {
-        name: rows[rows["arm"] == name].set_index("seed")["value"] for name in (objective, baseline)
-    }
-    seeds = arms[objective].index.intersection(arms[baseline].index)
-    objective_mean, baseline_mean = (
-        float(arms[name].loc[seeds].mean()) for name in (objective, baseline)
-    )
+    paired = pair_rows(rows, "arm", primary.comparison)
+    objective_mean, baseline_mean = float(paired["value_a"].mean()), float(paired["value_b"].mean())
     commonest, images = _commonest(results), int(rows["n"].min())
-    text = TEXT.format(
+    measured = MEASURED.format(
         **facts,
-        own=100 * objective_mean,
-        others=100 * baseline_mean,
+        objective_top1=100 * objective_mean,
+        baseline_top1=100 * baseline_mean,
         difference=_interval(primary, verdict.primary.size),
     )
     better = objective if objective_mean >= baseline_mean else baseline
     released = _released_difference(better, results, verdict)
     if released:
-        accuracy = 100 * rows[rows["arm"] == RELEASED]["value"].mean()
-        text = WITH_RELEASED.format(
-            text=text,
+        sentence = RELEASED_MEASURED.format(
             released=facts["released"],
-            accuracy=accuracy,
+            accuracy=100 * rows[rows["arm"] == RELEASED]["value"].mean(),
             better=better,
             difference=_interval(released, RELEASED_PAIRS * results.ends),
         )
+        measured = f"{measured} {sentence}"
     learned = any(
         stats.wilson_interval(mean, images).low > commonest
         for mean in (objective_mean, baseline_mean)
@@ -114,15 +105,15 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     longer = _study(results, facts, factor=2, name=f"{results.folder.name}-longer")
     if not verdict.primary.final:
         first = PROVISIONAL
-        step = "Wait for the planned end. If the study is not running, continue:"
-        step += f" {_study(results, facts)}"
+        command = _study(results, facts)
+        step = f"Wait for the planned end. If the study is not running, continue: {command}"
     elif not learned:
-        first = NOTHING
+        first = NOTHING.format(a=objective, b=baseline, commonest=100 * commonest)
         step = f"Check that the labels fit the images, then train longer: {longer}"
     elif not primary.claimed:
         first = UNDECIDED
-        step = f"{_more_seeds(primary, images)}. To continue with more hours:"
-        step += f" {_study(results, facts, limit=_hours_of_eight_seeds(results))}"
+        command = _study(results, facts, limit=_hours_of_eight_seeds(results))
+        step = f"{_more_seeds(primary, images)} To continue with more hours: {command}"
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     else:
@@ -134,12 +125,15 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
     used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
-    lines = (
-        first.format(text=text, commonest=100 * commonest, a=objective, b=baseline),
-        LENGTH.format(**facts, n=format_count(len(seeds), "seeds"), used=used),
-        *([] if facts["init"] or facts.get("released") else [_not_released(results, facts)]),
-    )
-    return Answer(lines, step)
+    length = LENGTH.format(**facts, n=format_count(len(paired), "seeds"), used=used)
+    lines = [f"{first} {measured}", length]
+    if not facts["init"] and not facts.get("released"):
+        name, option = f"{results.folder.name}-{RELEASED}", f"{RELEASED}={EXAMPLE}\n"
+        command = _study(results, facts, name=name, more=option)
+        lines.append(
+            f"A released encoder was not compared. To compare a released encoder: {command}"
+        )
+    return Answer(tuple(lines), step)
 
 
 def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
@@ -150,27 +144,20 @@ def _released_difference(better: str, results: Results, verdict: Verdict) -> Dif
     """
     measure = verdict.measure
     assert measure is not None
-    asked = Comparison(RELEASED, better)
-    paired = pair_rows(verdict.rows, "arm", asked)
+    comparison = Comparison(RELEASED, better)
+    paired = pair_rows(verdict.rows, "arm", comparison)
     tasks = {*paired["folder_a"], *paired["folder_b"]}
     correct = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
-    return measure_difference(asked, paired, RELEASED_PAIRS * results.ends, measure.scale, correct)
-
-
-def _not_released(results: Results, facts: Mapping[str, str]) -> str:
-    """Return the line that no released encoder was compared, with a command to do so."""
-    name = f"{results.folder.name}-{RELEASED}"
-    return NOT_RELEASED.format(
-        command=_study(results, facts, name=name, more=f"{RELEASED}={EXAMPLE}\n")
-    )
+    family = RELEASED_PAIRS * results.ends
+    return measure_difference(comparison, paired, family, measure.scale, correct)
 
 
 def _interval(difference: Difference, family: int) -> str:
-    """Describe the difference of two arms in points, with the interval and the number of seeds.
+    """Describe the difference of two arms: `+2.1 points, 95% CI +0.4 to +3.8, 3 seeds`.
 
     Args:
-        difference: Measured difference.
-        family: Number of comparisons that the error level of 5% is divided by.
+        difference: Measured difference, in points.
+        family: Number of comparisons that share the error level of 5%.
     """
     seeds = format_count(difference.n, "seeds")
     if difference.interval is None:
@@ -181,16 +168,23 @@ def _interval(difference: Difference, family: int) -> str:
 
 
 def _commonest(results: Results) -> float:
-    """Return the accuracy of always naming the commonest class of the test images."""
+    """Return the accuracy of always naming the commonest class of the test images, or 0.0."""
     rule = results.plan.rule
     rows = results.rows(rule.test if rule else None, COMMONEST, "test")
     return float(rows["value"].mean()) if len(rows) else 0.0
 
 
 def _encoder_learned(results: Results, objective: str) -> bool | None:
-    """Return whether the frozen encoder's k-NN accuracy is certainly above untrained weights.
+    """Return whether the frozen encoder has a higher k-NN accuracy than untrained weights.
 
-    The result is None if the hours left no time to measure the frozen encoders of two seeds.
+    The interval of the difference over seeds decides.
+
+    Args:
+        results: Results of the study.
+        objective: Name of the pre-trained arm.
+
+    Returns:
+        Whether the interval lies above zero, or None if fewer than two seeds were measured.
     """
     trained_rows = results.rows(FROZEN, FROZEN_MEASURE)
     untrained_rows = results.rows(metric=FROZEN_MEASURE, fresh_of=FROZEN)
@@ -206,36 +200,42 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
 
 
 def _more_seeds(difference: Difference, images: int) -> str:
-    """Describe how wide the interval would be with more seeds, and the part due to the test images.
+    """Say how narrow the interval of a difference would become with eight seeds.
 
-    More seeds narrow only the part due to the seeds. The squares of both parts add up to the square
-    of the half width.
+    More seeds narrow only the part of the interval that is due to the seeds. The other part is due
+    to the test images. The squares of both parts add up to the square of the half width.
 
     Args:
-        difference: Measured difference.
+        difference: Measured difference, in points.
         images: Number of test images.
     """
     if difference.n >= MOST_SEEDS or not difference.sd or difference.interval is None:
-        return "More test images or longer training could show a difference"
+        return "More test images or longer training could show a difference."
     low, high = difference.interval
     half_width = (high - low) / 2
     by_seeds = stats.t_half_width(difference.n) * difference.sd
     by_images = math.sqrt(max(0.0, half_width**2 - by_seeds**2))
     reached = math.hypot(by_images, stats.t_half_width(MOST_SEEDS) * difference.sd)
-    text = f"With {MOST_SEEDS} seeds the interval would reach about {reached:.1f} points to each"
-    text += " side"
     if not difference.over_images:
-        return text
-    text += f", and with any number of seeds at least {by_images:.1f} points"
-    return f"{text}, because of the {images:,} test images"
+        return (
+            f"With {MOST_SEEDS} seeds the interval would reach about {reached:.1f} points to each"
+            " side."
+        )
+    return (
+        f"With {MOST_SEEDS} seeds the interval would reach about {reached:.1f} points to each side,"
+        f" and with any number of seeds at least {by_images:.1f} points, because of the"
+        f" {images:,} test images."
+    )
 
 
 def _hours_of_eight_seeds(results: Results) -> float:
-    """Return the hours that eight seeds need, estimated from the seeds that have finished.
+    """Estimate the hours that eight seeds need from the time of the finished seeds.
 
-    A seed has finished when its fine-tunings of all arms have finished. If no seed or all eight
-    seeds have finished, the result is twice the study's hours. Without hours.json, the result is
-    one hour. Hours are rounded up to a tenth.
+    A seed has finished when the fine-tunings of all its arms have finished.
+
+    Returns:
+        Hours, rounded up to a tenth: 1.0 without hours.json, and twice the study's hours if no seed
+            or all eight seeds have finished.
     """
     ledger = hours.read(results.folder)
     if ledger is None:
@@ -265,15 +265,18 @@ def _study(
 
     Args:
         results: Results of the study.
-        facts: `{fact: text}` of the study, with the command's other options as `study`.
-        limit: Hours of the study. If 0, the hours so far times `factor`.
-        factor: Factor for the hours so far, which count as 1 hour without an hours.json.
-        name: Name of the study's folder, if the name changes.
+        facts: Facts of the study. `facts["study"]` has the options of the command, one per line.
+        limit: Hours of the new command. If 0, the study's hours times `factor`.
+        factor: Factor for the study's hours, which count as 1 hour without hours.json.
+        name: Name of another folder. If empty, the command continues the study.
         more: Further options, each followed by a line break.
     """
-    ledger = hours.read(results.folder)
-    limit = limit or factor * (ledger.hours if ledger else 1.0)
-    folder = f"name={name or results.folder.name}\nout={results.folder.parent}"
+    if not limit:
+        ledger = hours.read(results.folder)
+        limit = factor * ledger.hours if ledger else factor
+    if not name:
+        name = results.folder.name
+    folder = f"name={name}\nout={results.folder.parent}"
     return _command("study", f"{facts['study']}\n{more}{folder}\nhours={limit:g}")
 
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEstimate":
-    """Run or resume a study with all runs.
+    """Run or resume a study.
 
-    The study is `recipe="study/NAME"` or a file, or a mapping with the content of a study file:
-    `study({"title": ..., "axes": ..., "runs": ...}, name="mine")`. With `sweep={key: [value,
-    value]}`, every combination of the values runs over an ordinary recipe. With `check=True`, no
-    run starts, and the function returns an estimate of the cost.
+    `recipe=` names a study that comes with ssl_vit ("study/gap") or a YAML file. A study can also
+    be a mapping: `study({"title": ..., "axes": ..., "runs": ...}, name="mine")`. With an ordinary
+    recipe and `sweep={key: [value, value]}`, the function runs each combination of the values. With
+    `check=True`, it starts no run and returns an estimate of the cost.
 
     Raises:
         UserError: An option or the study is wrong. Nothing was started.
@@ -58,7 +58,7 @@ def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
     """Write the page of a run, of a study or of a folder of runs: `report("runs")`.
 
     Raises:
-        UserError: The folder holds none of these, or its runs are not those of its study.
+        UserError: The folder holds no runs, or a file in the folder is damaged.
     """
     from . import report_pages
 

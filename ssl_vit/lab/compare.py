@@ -11,7 +11,6 @@ Legend: S independent seeds, M test images, L places, X points between the place
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -132,9 +131,9 @@ class Difference(NamedTuple):
 
     @property
     def claimed(self) -> bool:
-        """Whether there are enough seeds and the interval excludes zero.
+        """Whether the report may claim the difference: enough seeds, and zero not in the interval.
 
-        If all seeds differ by the same number of images, as can happen with few images, the
+        If the difference is the same for all seeds, as can happen with few test images, the
         interval has no width and proves nothing.
         """
         if self.n < FEWEST or self.interval is None:
@@ -144,9 +143,10 @@ class Difference(NamedTuple):
 
 
 def pair_rows(rows: "DataFrame", axis: str, comparison: Comparison) -> "DataFrame":
-    """Return the rows of both names of a comparison side by side, a row for each shared seed.
+    """Return a table with the results of two compared names side by side, a row for each seed.
 
-    The columns of the two names end in `_a` and `_b`, and the seeds are in order.
+    Seeds that only one of the two names has are left out. The columns of the first name end in
+    `_a`, and the columns of the second name in `_b`. The rows are sorted by seed.
 
     Args:
         rows: Rows of one run, one measure and one split, from `results.Results.rows`.
@@ -163,11 +163,11 @@ def pair_rows(rows: "DataFrame", axis: str, comparison: Comparison) -> "DataFram
 
 
 def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
-    """Yield lines about what the comparisons do not cover or do not hold equal.
+    """Yield sentences about the limits of a study's comparisons.
 
-    One line names each axis whose names are not compared with one another. Another gives the
-    largest ratio of compute between two compared names if the ratio is at least `UNEQUAL`. The last
-    line names arms whose compute was not counted.
+    A sentence names each axis whose names are not compared with one another. Another sentence gives
+    the largest ratio of compute between two compared names if the ratio is at least `UNEQUAL`. The
+    last sentence names the arms whose compute was not counted.
 
     Args:
         rows: Rows of the test run with columns `run`, each axis, and `exaflop`. The exaFLOP include
@@ -177,38 +177,44 @@ def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     if rule.axis is None or not rule.asked:
         return
     for axis in rule.other_axes:
-        names = {name for place in rule.places for place_axis, name in place if place_axis == axis}
+        names = {dict(place)[axis] for place in rule.places}
         if len(names) > 1:
-            remedy = f"To compare these names, put {axis} first under `axes` or after `sweep`"
-            yield f"The names of axis {axis} are not compared with one another. {remedy}"
+            yield (
+                f"The names of axis {axis} are not compared with one another. To compare these"
+                f" names, put {axis} first under `axes` or after `sweep`."
+            )
     means = rows.groupby([rule.axis, *rule.other_axes])["exaflop"].mean()
     # pandas gives keys of a single axis without a tuple
-    spent = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
-    texts_by_ratio: dict[float, str] = {}
+    exaflop_at = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
+    sentence_by_ratio: dict[float, str] = {}
     not_counted: dict[str, None] = {}
     for comparison in rule.asked:
         place = tuple(name for _, name in comparison.at)
-        sides = {name: spent.get((name, *place), 0.0) for name in (comparison.a, comparison.b)}
-        not_counted |= dict.fromkeys(name for name, exaflop in sides.items() if math.isnan(exaflop))
-        low, high = sorted(sides, key=lambda name: sides[name])
-        if sides[low] <= 0:
+        exaflop = {
+            name: exaflop_at.get((name, *place), 0.0) for name in (comparison.a, comparison.b)
+        }
+        not_counted |= dict.fromkeys(name for name in exaflop if math.isnan(exaflop[name]))
+        low, high = sorted(exaflop, key=lambda name: exaflop[name])
+        if exaflop[low] <= 0:
             continue
-        ratio = sides[high] / sides[low]
+        ratio = exaflop[high] / exaflop[low]
         if ratio >= UNEQUAL:
-            span = f"from {sides[low]:.3g} ({low}) to {sides[high]:.3g} ({high}) exaFLOP"
-            texts_by_ratio[ratio] = (
-                f"by a factor of up to {ratio:.2g}, {span} including pre-training"
+            sentence_by_ratio[ratio] = (
+                f"{rule.axis}: the compute differs by a factor of up to {ratio:.2g}, from"
+                f" {exaflop[low]:.3g} ({low}) to {exaflop[high]:.3g} ({high}) exaFLOP including"
+                " pre-training."
             )
-    if texts_by_ratio:
-        yield f"{rule.axis}: the compute differs {texts_by_ratio[max(texts_by_ratio)]}"
+    if sentence_by_ratio:
+        yield sentence_by_ratio[max(sentence_by_ratio)]
     if not_counted:
-        yield f"{rule.axis}: the compute of {list_names([*not_counted])} was not counted"
+        yield f"{rule.axis}: the compute of {list_names([*not_counted])} was not counted."
 
 
 def on_different_images(paired: "DataFrame") -> bool:
     """Return whether the two runs of any pair are known to be measured on different images."""
-    a, b = paired["fingerprint_a"], paired["fingerprint_b"]
-    return bool(((a != b) & (a != "") & (b != "")).any())
+    images_a, images_b = paired["fingerprint_a"], paired["fingerprint_b"]
+    is_known = (images_a != "") & (images_b != "")
+    return bool((is_known & (images_a != images_b)).any())
 
 
 def compare(
@@ -216,15 +222,13 @@ def compare(
 ) -> Difference | None:
     """Return the paired difference of two names, or None if it cannot be measured.
 
-    A difference needs a seed that both names have, and the same test images on both sides. `pairs`
-    and `measure_difference` describe the arguments.
+    A difference needs a seed that both names have, and the same test images on both sides.
+    `pair_rows` and `measure_difference` describe the arguments.
     """
     paired = pair_rows(frame, axis, comparison)
-    return (
-        None
-        if on_different_images(paired)
-        else measure_difference(comparison, paired, family, scale)
-    )
+    if on_different_images(paired):
+        return None
+    return measure_difference(comparison, paired, family, scale)
 
 
 def measure_difference(
@@ -241,7 +245,7 @@ def measure_difference(
 
     Args:
         comparison: Comparison that the pairs belong to.
-        paired: Rows from `pairs`, one for each seed.
+        paired: Rows from `pair_rows`, one for each seed.
         family: Number of comparisons. All intervals together hold with 95% (Bonferroni).
         scale: Factor for the values, such as 100 for percent.
         correct: `{run: outcomes}` of the runs with stored predictions, if the measure is the top-1
@@ -256,12 +260,12 @@ def measure_difference(
     outcomes = correct or {}
     image_differences = []  # for each group the difference at each test image (M,), from -1 to 1
     for group in groups:
-        members = [folders[position] for position in group]
-        if all(a in outcomes and b in outcomes for a, b in members):
-            of_pairs = [
-                outcomes[a].correct_M.astype(int) - outcomes[b].correct_M for a, b in members
+        folder_pairs = [folders[position] for position in group]
+        if all(a in outcomes and b in outcomes for a, b in folder_pairs):
+            pair_differences = [
+                outcomes[a].correct_M.astype(int) - outcomes[b].correct_M for a, b in folder_pairs
             ]
-            image_differences.append(np.mean(of_pairs, 0))
+            image_differences.append(np.mean(pair_differences, 0))
     resampled = None
     if image_differences:
         content_M = next(outcomes[a].content_M for a, _ in folders if a in outcomes)
@@ -285,28 +289,30 @@ def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
         Groups of positions in `origins`. Runs of different groups are independent.
     """
     groups: list[tuple[set[str], list[int]]] = []  # names of earlier runs, and positions
-    for position, text in enumerate(origins):
-        names = {*text.split()}
-        overlapping = [group for group in groups if names & group[0]]
-        groups = [group for group in groups if not names & group[0]]
+    for position, origin in enumerate(origins):
+        names = {*origin.split()}
         positions: list[int] = []
-        for group_names, group_positions in overlapping:
-            names |= group_names
-            positions += group_positions
-        groups.append((names, [*positions, position]))
+        separate_groups = []
+        for group_names, group_positions in groups:
+            if names.isdisjoint(group_names):
+                separate_groups.append((group_names, group_positions))
+            else:
+                names |= group_names
+                positions += group_positions
+        groups = [*separate_groups, (names, [*positions, position])]
     return [positions for _, positions in groups]
 
 
 def power(effect: float, n: int, family: int = 1) -> float:
-    """Return the probability that n independent pairs claim a true positive difference.
+    """Return the probability (0 to 1) that a study with n seeds claims a true difference.
 
-    A claim means that Student's t exceeds the quantile of the family. With a true difference, the
-    statistic has a noncentral t distribution with n - 1 degrees of freedom (Cohen, 1988, 2.2).
+    A difference is claimed if Student's t exceeds the quantile for the family. The statistic then
+    has a noncentral t distribution with n - 1 degrees of freedom (Cohen, 1988, 2.2).
 
     Args:
-        effect: True difference in standard deviations of the paired differences.
-        n: Number of independent pairs.
-        family: Number of comparisons.
+        effect: True difference, positive, in standard deviations of the paired differences.
+        n: Number of independent pairs of runs.
+        family: Number of comparisons that share the error level of 5%.
     """
     from scipy.stats import nct  # the import takes half a second
 
@@ -314,18 +320,19 @@ def power(effect: float, n: int, family: int = 1) -> float:
 
 
 def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) -> float:
-    """Return the smallest true difference that n pairs claim with a wanted probability.
+    """Return the smallest true difference that a study with n seeds claims often enough.
 
     Args:
         sd: Standard deviation of the paired differences. The result has the same unit.
-        n: Number of independent pairs.
-        family: Number of comparisons.
-        wanted: Probability of the claim, from 0 to 1.
+        n: Number of independent pairs of runs.
+        family: Number of comparisons that share the error level of 5%.
+        wanted: Wanted probability of the claim, from 0 to 1.
     """
     from scipy.optimize import brentq
 
+    # Double the upper end of the search until it suffices. SciPy's noncentral t has no value at
+    # much larger effects.
     high = 0.25
-    # SciPy's noncentral t has no value at much larger effects
     while power(high, n, family) < wanted:
         high *= 2
     return sd * float(brentq(lambda effect: power(effect, n, family) - wanted, 0, high))
@@ -363,24 +370,29 @@ class AgainstBaseline(NamedTuple):
 
 
 def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
-    """Return `{name: number}` if all names (two or more) are positive numbers such as 400 or 1%."""
-    by_name = {}
+    """Return `{name: number}` if all names are positive numbers such as "400" or "1%", else None.
+
+    A single name gives None too.
+    """
+    numbers = {}
     for name in names:
-        with suppress(ValueError):
-            value = float(name.removesuffix("%"))
-            by_name[name] = value / 100 if name.endswith("%") else value
-    are_numbers = len(by_name) == len(names) and len(names) > 1
-    are_positive = all(0 < value < np.inf for value in by_name.values())
-    return by_name if are_numbers and are_positive else None
+        try:
+            number = float(name.removesuffix("%"))
+        except ValueError:
+            return None
+        numbers[name] = number / 100 if name.endswith("%") else number
+    are_positive = all(0 < number < math.inf for number in numbers.values())
+    return numbers if are_positive and len(names) > 1 else None
 
 
 def compare_along(
     rows: "DataFrame", axis: str, name: str, baseline: str, places: str
 ) -> AgainstBaseline | None:
-    """Compare a name with the baseline along a numeric axis.
+    """Compare a name with the baseline along a numeric axis, such as the share of labels.
 
-    The comparison uses the combination of seeds and places that has the most finished runs. The
-    result is None if fewer than two places have a seed in common.
+    Only places that have the same seeds are compared. Among the possible sets of seeds, the
+    function uses the set with the most finished runs. The result is None if fewer than two places
+    remain.
 
     Args:
         rows: Rows of one run, measure and split.
@@ -395,12 +407,11 @@ def compare_along(
         for place in sorted(number_at, key=lambda place_name: number_at[place_name])
     }
     seed_sets = [{*paired["seed"]} for paired in paired_at.values() if len(paired)]
-    # the number of runs is the number of seeds times the number of places that have these seeds
-    seeds = max(
-        seed_sets,
-        key=lambda candidate: len(candidate) * sum(candidate <= at_place for at_place in seed_sets),
-        default=set(),
-    )
+
+    def count_runs(seeds: set[int]) -> int:
+        return len(seeds) * sum(seeds <= seeds_at_place for seeds_at_place in seed_sets)
+
+    seeds = max(seed_sets, key=count_runs, default=set())
     complete = {
         place: paired[paired["seed"].isin(seeds)]
         for place, paired in paired_at.items()
@@ -410,12 +421,13 @@ def compare_along(
         return None
     origins = [paired[side] for paired in complete.values() for side in ("origin_a", "origin_b")]
     groups = group_by_origin(map(" ".join, zip(*origins, strict=True)))
-    name_SL, baseline_SL = (
-        np.array(
-            [[fmean(paired[side].iloc[group]) for paired in complete.values()] for group in groups]
-        )
-        for side in ("value_a", "value_b")
-    )
+
+    def group_means(side: str) -> np.ndarray:
+        """Return the mean value of each group of seeds at each place, shape (S, L)."""
+        columns = [paired[side] for paired in complete.values()]
+        return np.array([[fmean(column.iloc[group]) for column in columns] for group in groups])
+
+    name_SL, baseline_SL = group_means("value_a"), group_means("value_b")
     place_L = np.array([number_at[place] for place in complete])
     factors = {
         place: find_factor(place_L, index, name_SL, baseline_SL)
@@ -425,7 +437,9 @@ def compare_along(
 
 
 def find_crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> list[Estimate]:
-    """Return the places at which the means over seeds of two names cross.
+    """Return the places along an axis at which the curves of two names cross.
+
+    The curves are means over seeds.
 
     Args:
         place_L: At least two places in ascending order, shape (L,).
@@ -441,15 +455,18 @@ def find_factor(
 ) -> Estimate:
     """Return how many times as much the baseline needs to match a name at a place.
 
-    If the name has the higher value at the place, the baseline needs more, otherwise less. The
-    result is the nearest place in this direction at which the baseline reaches the name's value,
-    divided by `place_L[index]`.
+    For example, a factor of 3 at 1% of the labels says that the baseline needs 3% of the labels to
+    be as good as the name with 1%. If the name is worse than the baseline, the factor is below 1.
 
     Args:
         place_L: At least two places in ascending order, shape (L,).
         index: Index of the place.
-        name_SL: Values of the name, shape (S, L).
+        name_SL: Values of the name, the higher the better, shape (S, L).
         baseline_SL: Values of the baseline, shape (S, L).
+
+    Returns:
+        The nearest place at which the baseline reaches the name's value, divided by
+            `place_L[index]`.
     """
     # logarithms of the factor: 0 is the place itself
     at_X, baseline_SX = _between(place_L / place_L[index], baseline_SL)
@@ -459,13 +476,19 @@ def find_factor(
     if abs(lead) <= EXACT:
         return _estimate(at_X, difference_SX, 0.0)
     equal = [*_zeros(at_X, mean_X), *at_X[np.abs(mean_X) <= EXACT]]
-    in_direction = [float(at) for at in equal if (at > 0) == (lead > 0)]
-    nearest = min(in_direction, key=abs, default=math.copysign(math.inf, lead))
+    # a better name needs a factor above 1 (a positive logarithm), a worse name a factor below 1
+    is_better = lead > 0
+    possible = [float(at) for at in equal if (at > 0) == is_better]
+    nearest = min(possible, key=abs, default=math.copysign(math.inf, lead))
     return _estimate(at_X, difference_SX, nearest)
 
 
 def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Interpolate values linearly in the logarithm of the axis.
+    """Interpolate the values of each seed between places, linearly in the logarithm of the axis.
+
+    Args:
+        place_L: Places in ascending order, shape (L,).
+        value_SL: Value of each seed at each place, shape (S, L).
 
     Returns:
         Logarithms of `POINTS` points and of the places, ascending (X,), and the values there
@@ -477,35 +500,43 @@ def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
-    """Return the points where a mean changes its sign, interpolated between the grid points.
+    """Return the points along an axis where a mean changes its sign.
 
-    For a stretch of zeros between two signs, the result has one point in the stretch. A mean that
-    only touches zero, or is zero up to an end, does not change its sign.
+    Between two grid points with different signs, the point is interpolated linearly. If several
+    zeros lie between the two signs, the result still has a single point. A mean that only touches
+    zero does not change its sign.
+
+    Args:
+        at_X: Logarithms of the grid points, ascending, shape (X,).
+        mean_X: Mean at each grid point, shape (X,).
     """
-    signed = np.flatnonzero(np.abs(mean_X) > EXACT)  # indices of means that are not zero
-    turns = np.diff(mean_X[signed] > 0)
-    before, after = signed[:-1][turns], signed[1:][turns]
-    fraction = mean_X[before] / (mean_X[before] - mean_X[after])  # of the way to `after`
+    nonzero = np.flatnonzero(np.abs(mean_X) > EXACT)  # indices
+    changes_sign = np.diff(mean_X[nonzero] > 0)
+    before, after = nonzero[:-1][changes_sign], nonzero[1:][changes_sign]
+    # fraction of the way from `before` to `after` at which the straight line is zero
+    fraction = mean_X[before] / (mean_X[before] - mean_X[after])
     return [float(at) for at in at_X[before] + fraction * (at_X[after] - at_X[before])]
 
 
 def _estimate(at_X: np.ndarray, difference_SX: np.ndarray, at: float) -> Estimate:
-    """Return the place where the mean difference is zero, with a 95% interval.
+    """Return a place with its 95% interval, from the logarithm of the place.
 
-    The interval lies between the nearest points on each side where the mean certainly differs from
-    zero.
+    The interval reaches on each side to the nearest point whose mean difference over seeds is
+    significantly different from zero (Student's t).
 
     Args:
-        at_X: Logarithms of points along the axis, shape (X,).
+        at_X: Logarithms of points along the axis, ascending, shape (X,).
         difference_SX: Differences of each seed at the points, shape (S, X).
-        at: Logarithm of the point where the mean is zero, or an infinity if the point is beyond the
-            places.
+        at: Logarithm of the place where the mean difference is zero. An infinity if this place lies
+            beyond the points.
     """
     n, mean_X = len(difference_SX), difference_SX.mean(0)
+    is_beyond = math.isinf(at)
     if n > 1:
-        decided_X = at_X[np.abs(mean_X) > stats.t_half_width(n) * difference_SX.std(0, ddof=1)]
-    else:
-        decided_X = at_X if math.isinf(at) else at_X[:0]
-    low = max((float(np.exp(point)) for point in decided_X if point < at), default=None)
-    high = min((float(np.exp(point)) for point in decided_X if point > at), default=None)
-    return Estimate(None if math.isinf(at) else float(np.exp(at)), low, high)
+        half_width_X = stats.t_half_width(n) * difference_SX.std(0, ddof=1)
+        significant_X = at_X[np.abs(mean_X) > half_width_X]
+    else:  # without an interval over seeds
+        significant_X = at_X if is_beyond else at_X[:0]
+    low = max((float(np.exp(point)) for point in significant_X if point < at), default=None)
+    high = min((float(np.exp(point)) for point in significant_X if point > at), default=None)
+    return Estimate(None if is_beyond else float(np.exp(at)), low, high)

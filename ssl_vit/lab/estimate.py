@@ -51,8 +51,10 @@ class Device:
         rate = self.bfloat16 if precision == "bfloat16" else self.float32
         if rate is None:
             replacement = "float32" if precision == "bfloat16" else "bfloat16"
-            text = f"the speed of device={self.name} in {precision} is unknown. Use {replacement}."
-            raise UserError(f"compute.precision={precision}: {text}")
+            raise UserError(
+                f"compute.precision={precision}: the speed of device={self.name} in {precision} is"
+                f" unknown. Use {replacement}."
+            )
         return rate
 
     def hours(self, exaflop: float, precision: str, efficiency: float) -> float:
@@ -136,89 +138,101 @@ class RunEstimate:
     def _rows(self) -> Iterator[tuple[str, str]]:
         """Yield the name and text of each line."""
         yield "run", self.name
-        parameters, of_encoder = self.parameters / 1e6, self.encoder_parameters / 1e6
-        size = f"{parameters:.2f}M parameters ({of_encoder:.2f}M in the encoder)"
         work = f"multiply-adds {NOT_COUNTED}"
         if self.multiply_adds is not None:
             work = f"{self.multiply_adds / 1e9:.3g}G multiply-adds per image"
-        yield "model", f"{self.model}: {size}, {self.patches or 'no'} patches, {work}"
+        yield (
+            "model",
+            f"{self.model}: {self.parameters / 1e6:.2f}M parameters"
+            f" ({self.encoder_parameters / 1e6:.2f}M in the encoder), {self.patches or 'no'}"
+            f" patches, {work}",
+        )
         yield "length", self._length()
         if self.steps:
             yield "memory", self._memory()
             yield "disk", f"{format_bytes(self.disk_bytes)} for checkpoints and the export"
         yield from self._time()
         if self.price is not None:
-            of = "assumed" if self.device else "measured"
-            each = f"at {self.asked.price:g} per device-hour, for the {of} time"
-            yield "price", f"{number(self.price)}, {each}"
+            source = "assumed" if self.device else "measured"
+            yield (
+                "price",
+                f"{number(self.price)}, at {self.asked.price:g} per device-hour, for the {source}"
+                " time",
+            )
 
     def _length(self) -> str:
         """Describe steps, images and epochs, with the names of options to set."""
         if self.images is None:
-            return "unknown number of images. Add data.path= with images on this machine"
+            return "the number of images is unknown. Add data.path= with images on this machine"
         work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
-        length = f"{self.images:,} images, exaFLOP {work}"
         if not self.steps:
-            return f"{length}, one forward pass per image"
+            return f"{self.images:,} images, exaFLOP {work}, one forward pass per image"
         epochs = "epochs unknown (add images=)"
         if self.training_images:
-            images = f"{self.training_images:,} training images ({self.images_source})"
-            epochs = f"epochs={self.epochs:.4g} of {images}"
-        steps = f"optim.steps={self.steps + self.begins_at}"
-        if self.begins_at:
-            steps += f" ({self.steps} after resume=)"
-        return f"{steps} x {self.batch} = {length}, {epochs}"
+            epochs = (
+                f"epochs={self.epochs:.4g} of {self.training_images:,} training images"
+                f" ({self.images_source})"
+            )
+        resumed = f" ({self.steps} after resume=)" if self.begins_at else ""
+        return (
+            f"optim.steps={self.steps + self.begins_at}{resumed} x {self.batch} ="
+            f" {self.images:,} images, exaFLOP {work}, {epochs}"
+        )
 
     def _memory(self) -> str:
         """Describe the memory of a process's tensors for each ZeRO stage."""
         totals = [
-            f"{strategy} {format_bytes(sum(n.values()))}"
-            for strategy, n in self.tensor_bytes.items()
+            f"{stage} {format_bytes(sum(kinds.values()))}"
+            for stage, kinds in self.tensor_bytes.items()
         ]
         if self.asked.processes == 1:  # with one process all stages are the same
             totals = totals[:1]
-        where = f"{', '.join(totals)} per process (processes={self.asked.processes})"
-        each = f"activations (estimated {format_bytes(self.image_bytes)} per image)"
-        batch = f"with {format_image_count(self.device_batch or 0)} per pass, including {each}"
-        if not self.device_batch:
-            batch = f"without {each}. To include activations, add device= or compute.batch="
-        has = f". {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
-        return f"{where} in {self.precision}, {batch}{has}"
+        per_process = f"{', '.join(totals)} per process (processes={self.asked.processes})"
+        per_image = format_bytes(self.image_bytes)
+        device = f". {self.device.name} has {self.device.memory:g} GiB" if self.device else ""
+        if self.device_batch:
+            return (
+                f"{per_process} in {self.precision}, with {format_image_count(self.device_batch)}"
+                f" per pass, including activations (estimated {per_image} per image){device}"
+            )
+        return (
+            f"{per_process} in {self.precision}, without activations (estimated {per_image} per"
+            f" image). To include activations, add device= or compute.batch={device}"
+        )
 
     def _time(self) -> Iterator[tuple[str, str]]:
         """Yield lines about the time on the named device and about the time measured here."""
-        on, timed = self.device, self.probe
-        if on and self.seconds is not None:
-            about = f"about {format_duration(self.seconds)} on {self.asked.processes} x {on.name}"
-            spent = f"{number(self.device_hours)} device-hours"
-            peak = f"{on.rate(self.precision):g} TFLOP/s"
-            peak += "" if on.verified else " (not checked)"
-            yield "time", f"{about}, {spent}: {assumed(self.asked)} of {peak}"
+        device, timed = self.device, self.probe
+        if device and self.seconds is not None:
+            unchecked = "" if device.verified else " (not checked)"
+            yield (
+                "time",
+                f"about {format_duration(self.seconds)} on {self.asked.processes} x {device.name},"
+                f" {number(self.device_hours)} device-hours: for computation alone, assuming"
+                f" {self.asked.efficiency:.0%} (efficiency=) of the peak speed of"
+                f" {device.rate(self.precision):g} TFLOP/s{unchecked}",
+            )
             if self.images:
-                rate = f"at least {number(self.images / self.seconds)} images/s, or training waits"
-                yield "loading", f"{rate}. docs/speed.md says how many images/s a core decodes"
+                yield (
+                    "loading",
+                    f"at least {number(self.images / self.seconds)} images/s, or training waits."
+                    " docs/speed.md says how many images/s a core decodes",
+                )
         elif not timed:
-            yield "time", f"{no_time()} or --probe"
+            yield "time", f"unknown. Add --probe or device= (choices: {', '.join(devices())})"
         if timed:
-            total = format_duration(timed.seconds * self.steps)
-            step = f"{timed.seconds:.3g} s per step (median of {timed.steps}, {timed.least:.3g}"
-            step += f" to {timed.most:.3g})"
-            where = f"{timed.device}, {format_count(timed.threads, 'threads')}, {timed.precision}"
-            load = f"load average {timed.load:.2f} before the measurement"
-            yield "here", f"about {total}: measured {step} on {where}, {load}"
+            yield (
+                "here",
+                f"about {format_duration(timed.seconds * self.steps)}: measured"
+                f" {timed.seconds:.3g} s per step (median of {timed.steps}, {timed.least:.3g} to"
+                f" {timed.most:.3g}) on {timed.device}, {format_count(timed.threads, 'threads')},"
+                f" {timed.precision}, load average {timed.load:.2f} before the measurement",
+            )
 
 
 def as_lines(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iterable[str]) -> str:
     lines = [f"{name:<11} {text}" for name, text in rows]
     return "\n".join([*opening, *lines, *(f"warning: {text}" for text in warnings)])
-
-
-def assumed(asked: PlanOptions) -> str:
-    return f"for computation alone, assuming {asked.efficiency:.0%} (efficiency=) of the peak speed"
-
-
-def no_time() -> str:
-    return f"unknown. Add device= (choices: {', '.join(devices())})"
 
 
 def number(value: float | None) -> str:
@@ -234,10 +248,12 @@ def find_device(name: str | None) -> Device | None:
     Raises:
         UserError: There is no device of that name.
     """
-    known = devices()
-    if name is not None and name not in known:
-        raise UserError(f"device={name}: unknown device ({suggest(name, known)})")
-    return None if name is None else known[name]
+    if name is None:
+        return None
+    by_name = devices()
+    if name not in by_name:
+        raise UserError(f"device={name}: unknown device ({suggest(name, by_name)})")
+    return by_name[name]
 
 
 def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = None) -> RunEstimate:
@@ -309,9 +325,14 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
 
 
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
-    """Return the images per pass that training will choose.
+    """Return the number of images per pass on each device that training will choose.
 
     The result is None for an evaluation, and if neither the device nor `compute.batch` is known.
+
+    Args:
+        recipe: Recipe of the run.
+        processes: Number of processes, each with a device.
+        device: Named device, or None.
     """
     if not recipe.trains:
         return None
@@ -333,11 +354,11 @@ def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list
     totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
-    fits = [stage for stage, total in totals.items() if total <= device.memory * GIB]
-    remedy = (
-        f"{fits[0]} fits (docs/distributed.md)"
-        if fits
-        else "Use a smaller compute.batch= or more processes="
-    )
-    text = f"{totals['DDP'] / GIB:.1f} GiB of tensors per process do not fit into"
-    return [f"{text} device={device.name} ({device.memory:g} GiB). {remedy}"]
+    fitting = [stage for stage, total in totals.items() if total <= device.memory * GIB]
+    remedy = "Use a smaller compute.batch= or more processes="
+    if fitting:
+        remedy = f"{fitting[0]} fits (docs/distributed.md)"
+    return [
+        f"{totals['DDP'] / GIB:.1f} GiB of tensors per process do not fit into"
+        f" device={device.name} ({device.memory:g} GiB). {remedy}"
+    ]

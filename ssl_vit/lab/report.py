@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 # columns that small screens show last
 BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "over", "metric"})
-ESCAPED = {one: rf"\{one}" for one in "&%$#_{}"}  # characters with a meaning in LaTeX captions
+# characters with a meaning in LaTeX captions
+ESCAPED = {character: rf"\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX = str.maketrans(ESCAPED)
 WIDE = 10  # an axis whose ends differ by at least this factor is logarithmic
@@ -84,8 +85,9 @@ class Report:
     @property
     def sentences(self) -> tuple[str, ...]:
         """First lines of the report. An answer replaces the first sentence of the verdict."""
-        of_verdict = self.verdict.sentences
-        return (*self.answer.lines, *of_verdict[1:]) if self.answer else of_verdict
+        if self.answer is None:
+            return self.verdict.sentences
+        return (*self.answer.lines, *self.verdict.sentences[1:])
 
     def content(self) -> dict[str, Any]:
         """Return the content for `--json`: sentences, and the rows of all tables and results."""
@@ -114,7 +116,7 @@ class Report:
 def write(folder: Path) -> Report:
     """Write the report of a study's finished runs into the study's folder, and return the report.
 
-    The same results give the same text, byte for byte.
+    The same results give the same files, byte for byte.
 
     Raises:
         UserError: The folder is not a study or compares nothing, a file in it is damaged, no run
@@ -122,9 +124,8 @@ def write(folder: Path) -> Report:
     """
     results = load(folder)
     runs = results.finished.values()
-    with use_plugin_rows(
-        *(rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs)
-    ):
+    plugin_rows = [rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs]
+    with use_plugin_rows(*plugin_rows):
         return _write(folder, results)
 
 
@@ -132,12 +133,13 @@ def _write(folder: Path, results: Results) -> Report:
     verdict = decide_claims(results)
     report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
     sections = page(report)
-    for block in (block for section in sections for block in section.blocks):
-        if isinstance(block, blocks.Figure):
-            (folder / block.path).parent.mkdir(exist_ok=True)
-            write_atomically(folder / block.path, block.svg)
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, blocks.Figure):
+                (folder / block.path).parent.mkdir(exist_ok=True)
+                write_atomically(folder / block.path, block.svg)
     index = INDEX if (folder / INDEX).exists() else ""
-    texts = {
+    files = {
         "report.md": blocks.markdown(report.title, sections),
         PAGE: blocks.html(report.title, sections, index),
         "results.csv": results.table.to_csv(index=False),
@@ -145,24 +147,24 @@ def _write(folder: Path, results: Results) -> Report:
     }
     frames = [table.frame for name, table in report.tables.items() if "differences" in name]
     if frames:
-        texts["differences.csv"] = pd.concat(frames).to_csv(index=False)
+        files["differences.csv"] = pd.concat(frames).to_csv(index=False)
     else:  # written by an earlier report
         (folder / "differences.csv").unlink(missing_ok=True)
-    for name, text in texts.items():
-        write_atomically(folder / name, text)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
     return report
 
 
 def page(report: Report) -> list[Section]:
-    """Return the sections of the page.
+    """Return the sections of the report's page.
 
-    The page opens with the sentences, one table and one figure. The differences that the sentences
-    use follow, then everything else.
+    The page opens with the sentences, one table and one figure. The table of differences follows,
+    then limits, further tables, cost and notes. Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     seen = list(_seen(results, verdict))
-    opening: list[Block] = [Text(text, warning=True) for text, is_unsound in seen if is_unsound]
-    opening += (Text(_without_paths(report, text)) for text in report.sentences)
+    opening: list[Block] = [Text(sentence, True) for sentence, is_unsound in seen if is_unsound]
+    opening += (Text(_without_paths(report, sentence)) for sentence in report.sentences)
     if report.answer:
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
     if "compared" in further_tables:
@@ -171,28 +173,32 @@ def page(report: Report) -> list[Section]:
     if "differences" in further_tables:
         differences = _table(further_tables.pop("differences"))
     cost = _table(further_tables.pop("cost"))
-    limits = [*_limits(results, verdict), *(text for text, is_unsound in seen if not is_unsound)]
+    limits = [*_limits(results, verdict)]
+    limits += [sentence for sentence, is_unsound in seen if not is_unsound]
     exploratory: list[Block] = []
     for name, shown in further_tables.items():
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
     finished = sorted(run.result.finished[:16] for run in results.finished.values())
-    text = f"Runs finished: {len(finished)}, from {finished[0]} to {finished[-1]} UTC, on:"
+    span = f"Runs finished: {len(finished)}, from {finished[0]} to {finished[-1]} UTC, on:"
     machines = sorted({machine(run.environment) for run in results.finished.values()})
     sections = [
         Section("", opening),
         Section("Differences", differences),
         Section("Limits", [Listing(limits)] if limits else []),
         Section("Exploratory", exploratory),
-        Section("Cost and machines", [*cost, Text(text), Listing(machines)]),
+        Section("Cost and machines", [*cost, Text(span), Listing(machines)]),
         Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
     ]
-    return [
-        section for section in sections if any(block != Listing([]) for block in section.blocks)
-    ]
+    return [section for section in sections if section.blocks not in ([], [Listing([])])]
 
 
 def _without_paths(report: Report, text: str) -> str:
-    """Replace absolute paths in a command by their last names, because pages are shared."""
+    """Replace each absolute path of a command by its last part, because pages are shared.
+
+    Args:
+        report: Report whose folder is replaced too.
+        text: Text with options such as `out=/home/user/runs`.
+    """
     paths = {word.partition("=")[2] for word in text.split() if "=/" in word}
     # a path may be the beginning of a longer path
     for path in sorted({*paths, str(report.folder.resolve())}, key=len, reverse=True):
@@ -201,34 +207,34 @@ def _without_paths(report: Report, text: str) -> str:
 
 
 def _table(shown: ReportTable) -> list[Block]:
-    """Return a table and the caption."""
+    """Return the blocks of a table: the rows and the caption."""
     frame = as_text(shown)
     table = blocks.Table(*cells(frame), labels=_labels(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
 
 
 def _labels(shown: ReportTable, frame: pd.DataFrame) -> int:
-    """Count the columns of text before the first column of numbers in a table.
+    """Return the number of text columns at the left of a table, before the first column of numbers.
 
     Args:
         shown: Table with numbers.
         frame: The same table as text, from `as_text`.
     """
-    is_string = pd.api.types.is_string_dtype
-    are_texts = [str(name) in shown.frame and is_string(shown.frame[name]) for name in frame]
-    return are_texts.index(False) if False in are_texts else len(are_texts)
+    for position, name in enumerate(map(str, frame)):
+        if name not in shown.frame or not pd.api.types.is_string_dtype(shown.frame[name]):
+            return position
+    return len(frame.columns)
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
-    """Draw the compared values, with horizontal lines for fresh weights.
+    """Draw the compared values, with a horizontal line at the value of fresh weights.
 
-    The lines appear only if fresh weights have the same value at all places, such as those of
-    encoders of one size.
+    The figure has the line only if fresh weights have the same value at all places of a seed.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     assert measure is not None
     rows = verdict.rows.assign(value=measure.scale * verdict.rows["value"])
-    title = f"{measure.label}{', %' if measure.scale == 100 else ''}"
+    title = f"{measure.label}, %" if measure.scale == 100 else measure.label
     fresh = untrained(results, verdict, measure)
     values = fresh[[axis, "seed", "value"]].drop_duplicates()
     levels = {}
@@ -308,8 +314,11 @@ def _format_axis(
     """
     if number_at is None:
         panel.set_xlim(-0.5, len(ticks) - 0.5)
-        turn, side = (30, "right") if sum(map(len, ticks)) > 40 else (0, "center")
-        panel.set_xticks(range(len(ticks)), map(figure_label, ticks), rotation=turn, ha=side)
+        rotation, alignment = 0, "center"
+        if sum(map(len, ticks)) > 40:  # names of this length would overlap
+            rotation, alignment = 30, "right"
+        labels = map(figure_label, ticks)
+        panel.set_xticks(range(len(ticks)), labels, rotation=rotation, ha=alignment)
     elif max(number_at.values()) / min(number_at.values()) >= WIDE:
         panel.set_xscale("log")
         panel.set_xticks([*number_at.values()], map(figure_label, number_at))
@@ -319,40 +328,41 @@ def _format_axis(
 
 
 def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
-    """Report for each compared name how many test images its weights were trained on.
+    """Yield a sentence for each compared name whose weights were trained on test images.
 
-    Weights that a run started from count too. Of several runs the largest count is reported.
+    The sentence gives the largest number of test images that any run of the name was trained on.
+    The runs that the weights came from count too.
 
     Yields:
-        A sentence, and whether the weights have learned labels of test images, which makes the
-            comparison unsound.
+        The sentence, and whether the weights have learned labels of test images. The comparison is
+            unsound if they have.
     """
     for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
         runs = [results.finished[task] for task in rows_of_name["folder"]]
-        seen = [
-            images_of_run
-            for run in runs
-            for images_of_run in seen_text.recorded(run.result, run.environment)
-        ]
+        seen = [entry for run in runs for entry in seen_text.recorded(run.result, run.environment)]
         total = max((entry.of.get("test", 0) for entry in seen), default=0)
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
         labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
-        text = f"{name}: the weights were trained on {images:,} of {total:,} test images"
         with_labels = "without labels"
         if labels:
             with_labels = f"with the labels of {format_image_count(labels)}"
+        sentence = (
+            f"{name}: the weights were trained on {images:,} of {total:,} test images,"
+            f" {with_labels}."
+        )
         if seen_text.learned_labels(seen):
-            yield f"{text}, {with_labels}. Do not trust the results of {name}.", True
+            yield f"{sentence} Do not trust the results of {name}.", True
         elif images:
-            yield f"{text}, {with_labels}.", False
-        for run in sorted({entry.run for entry in seen if entry.unknown}):
-            yield f"{name}: the training images of {run} are unknown.", False
+            yield sentence, False
+        for run_name in sorted({entry.run for entry in seen if entry.unknown}):
+            yield f"{name}: the training images of {run_name} are unknown.", False
 
 
 def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Yield a sentence about names that do no better than always naming the commonest class.
+    """Yield a sentence about compared names that are no better than the commonest class.
 
-    A difference of two such names says little.
+    A difference between two such names says little. If every name is better than always naming the
+    commonest class, there is no sentence.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     if measure is None:
@@ -362,48 +372,41 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
     is_tested = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
     constant = table[is_constant & is_tested]["value"].mean()  # NaN if not measured
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
-    low = means[means <= constant]
-    if len(low):
-        text = (
-            f"On average, {measure.label} of {list_names([*map(str, low.index)])}"
-            f" is not higher than"
+    names = [str(name) for name, mean in means.items() if mean <= constant]
+    if names:
+        yield (
+            f"On average, {measure.label} of {list_names(names)} is not higher than the"
+            f" {constant:.1%} of always naming the commonest class."
         )
-        yield f"{text} the {constant:.1%} of always naming the commonest class."
 
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield sentences about results that the report leaves out, and about limits of its claims."""
     plan, rows = results.plan, verdict.rows
-    yield from (f"{text}." for text in list_limits(rows, verdict.rule))
-    for name, why in results.foreign.items():
-        yield f"{name} is left out: {why}."
+    yield from list_limits(rows, verdict.rule)
+    for name, reason in results.foreign.items():
+        yield f"{name} is left out: {reason}."
     finished = {path.parent.name for path in results.folder.glob("*/result.json")}
-    left_out = sorted(finished - {task.name for task in plan.tasks})
+    left_out = list_names(sorted(finished - {task.name for task in plan.tasks}))
     if left_out:
-        yield (
-            f"Finished runs that no longer belong to the study are left out:"
-            f" {list_names(left_out)}."
-        )
-    broken = results.table[~np.isfinite(results.table["value"])]
-    if len(broken):
-        yield (
-            f"Values of {list_names([*broken['folder'].unique()])} that are not"
-            f" finite are left out."
-        )
+        yield f"Finished runs that no longer belong to the study are left out: {left_out}."
+    is_finite = np.isfinite(results.table["value"])
+    diverged = list_names([*results.table[~is_finite]["folder"].unique()])
+    if diverged:
+        yield f"Values of {diverged} that are not finite are left out."
     yield from _copies(results, verdict)
     if (rows["n"] < FEW_IMAGES).any():
         count = format_image_count(int(rows["n"].min()))
-        text = f"An accuracy on {count} is uncertain by 10 points or more"
-        yield f"{text}, even if all seeds agree."
+        yield (
+            f"An accuracy on {count} is uncertain by 10 points or more, even if all seeds agree."
+        )
     tested = [task for task in plan.tasks if task.run == verdict.rule.test]
     # the compared runs and the runs that their weights come from
-    used_names = {
-        name for key in ("folder", "origin") for text in rows[key] for name in text.split()
-    }
+    used_names = set(" ".join([*rows["folder"], *rows["origin"]]).split())
     used = [task for task in plan.tasks if task.name in used_names]
     tries = {name for task in used if task.best for name in task.best[0]}
     yield from _like_a_constant(results, verdict)
-    yield from (f"{text}." for text in warn_about_other_tries(plan.by_name))
+    yield from (f"{warning}." for warning in warn_about_other_tries(plan.by_name))
     yield from _few_choose(results, tries)
     yield from _one_encoder(used)
     choosing_seeds = {task.seed for task in plan.tasks if task.name in tries}
@@ -417,13 +420,17 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
 
 
 def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Yield a sentence for each measured split that contains some images several times."""
-    measure = verdict.measure
-    metrics = [results.finished[task].result.metrics for task in verdict.rows["folder"]]
-    values = [by_name[measure.name] for by_name in metrics if measure and measure.name in by_name]
-    texts = {f"{value.n:,} images{copies_text(value.copies)}" for value in values if value.copies}
-    for text in sorted(texts):
-        yield f"Measured on {text}. Intervals over images resample the distinct images."
+    """Yield a sentence for each measured set of images that contains some images several times."""
+    sentences = set()
+    for task in verdict.rows["folder"]:
+        metrics = results.finished[task].result.metrics
+        measured = metrics.get(verdict.measure.name) if verdict.measure else None
+        if measured and measured.copies:
+            sentences.add(
+                f"Measured on {measured.n:,} images{copies_text(measured.copies)}. Intervals over"
+                " images resample the distinct images."
+            )
+    yield from sorted(sentences)
 
 
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
@@ -434,16 +441,16 @@ def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
         if place != SCRATCH and not REFERENCE.search(place):
             text = (
                 f"{key}={Path(place).name} is the same encoder for all seeds. The results describe"
+                " this encoder and not a method of pre-training."
             )
-            yield f"{text} this encoder and not a method of pre-training."
 
 
 def _few_choose(results: Results, tries: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each choice that was made on few held-out images.
+    """Yield a sentence for each run that used few held-out images to choose something.
 
     Args:
         results: Results of the study.
-        tries: Names of the tasks whose tried values another task has chosen from.
+        tries: Names of the tasks among whose values another task has chosen.
     """
     sentences: dict[str, None] = {}
     for name, run in results.finished.items():
@@ -454,25 +461,24 @@ def _few_choose(results: Results, tries: Collection[str]) -> Iterator[str]:
             choices.append("the best tried values")
         counts = run.result.measured_on or run.environment.measured_on or {}
         held_out = {split: count for split, count in counts.items() if split != "test" and choices}
-        sentences |= {f"{task.run}: {text}.": None for text in few_images(held_out, choices)}
+        cautions = few_images(held_out, choices)
+        sentences |= {f"{task.run}: {caution}.": None for caution in cautions}
     yield from sentences
 
 
 def latex(report: Report) -> str:
-    """Return the tables as LaTeX (booktabs).
+    """Return all tables of the report as LaTeX (booktabs).
 
-    Each table begins with the report's sentences and limits as comments, so that a copied table
-    keeps them.
+    The report's sentences and limits are comments at the start of each table, so that somebody who
+    copies a table copies them too.
     """
-    texts, begin = [], "\\begin{table}\n"
-    notes = [_without_paths(report, text) for text in report.sentences]
-    notes += [text for text, _ in _seen(report.results, report.verdict)]
+    tables, begin = [], "\\begin{table}\n"
+    notes = ["This table needs \\usepackage{booktabs}"]
+    notes += [_without_paths(report, sentence) for sentence in report.sentences]
+    notes += [sentence for sentence, _ in _seen(report.results, report.verdict)]
     notes += _limits(report.results, report.verdict)
     notes += report.results.plan.report.get("notes", ())
-    comments = "".join(
-        f"% {text_line(comment)}\n"
-        for comment in ("This table needs \\usepackage{booktabs}", *notes)
-    )
+    comments = "".join(f"% {text_line(note)}\n" for note in notes)
     for name, shown in report.tables.items():
         frame = as_text(shown)
         caption = text_line(f"{report.title} ({name}). {shown.caption}").translate(LATEX)
@@ -481,8 +487,8 @@ def latex(report: Report) -> str:
         columns = "l" * label_columns + "r" * (len(frame.columns) - label_columns)
         settings = {"caption": caption, "label": label, "column_format": columns}
         table = frame.to_latex(index=False, escape=True, **settings)
-        texts.append(table.replace(begin, begin + comments, 1))
-    return "\n".join(texts)
+        tables.append(table.replace(begin, begin + comments, 1))
+    return "\n".join(tables)
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -60,7 +60,10 @@ class RunPages:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the page for a folder.
+    """Write the page that the command line asks for, and print a summary.
+
+    Args:
+        arguments: Options of the report tool.
 
     Raises:
         UserError: An option is wrong, or `write` refuses the folder.
@@ -73,13 +76,14 @@ def write(options: ReportOptions) -> "RunPages | Report":
     """Write the page of a run, the report of a study or the index of a folder of runs.
 
     Raises:
-        UserError: The path is not a folder, the folder holds none of these, or `report.write`
-            refuses the study.
+        UserError: The path is not a folder, the folder holds no runs, or `report.write` refuses the
+            study.
     """
     folder = options.folder
     if not folder.is_dir():
-        text = "no such folder. Name the folder of a run, of a study or of several runs."
-        raise UserError(f"{folder}: {text}")
+        raise UserError(
+            f"{folder}: no such folder. Name the folder of a run, of a study or of several runs."
+        )
     try:
         if (folder / record.FILE).exists():
             # raised if there are no runs; the report then gives a better message
@@ -96,9 +100,10 @@ def write(options: ReportOptions) -> "RunPages | Report":
 
 
 def _write_run(folder: Path) -> RunRecord:
-    """Write the page of a run and return the run's record.
+    """Write the page of a run and return the content of the run's folder.
 
-    A task of a study does not draw its predictions, so they are drawn first.
+    A run draws its predictions when it finishes, except a task of a study. The function draws the
+    predictions of such a task first.
     """
     if is_task(folder):
         try:

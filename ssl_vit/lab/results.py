@@ -4,7 +4,6 @@ Results that are left out are in no row, so nothing that reads the table can sho
 labelled test images, L labels of an image.
 """
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -86,13 +85,13 @@ class Results:
         split: str | None = None,
         fresh_of: str | None = None,
     ) -> pd.DataFrame:
-        """Return the rows with finite values, except the rows of runs that only try values.
+        """Select rows of `table` with finite values, except rows of runs that only try values.
 
         Args:
-            run: Only rows of this run.
-            metric: Only rows of this metric.
-            split: Only rows of this split.
-            fresh_of: Only rows of fresh weights that the tasks of this run have measured.
+            run: Only rows of this run, or None for all runs.
+            metric: Only rows of this metric, or None for all metrics.
+            split: Only rows of this split, or None for all splits.
+            fresh_of: Name of a run. Only rows of fresh weights that its tasks have measured.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):
@@ -162,8 +161,10 @@ def load(folder: Path) -> Results:
         options, undecided = launch.planned_options(task, tasks, folder)
         why = identity.why_not_planned(folder / name, task.values, options, undecided)
         foreign_need = next((need for need in task.needs if need in foreign), None)
-        if why or foreign_need:
-            foreign[name] = why or f"the task needs {foreign_need}, which is left out"
+        if not reason and foreign_need:
+            reason = f"the task needs {foreign_need}, which is left out"
+        if reason:
+            foreign[name] = reason
             continue
         training_images[name] = identity.training_images(folder / name)
         finished[name] = FinishedRun(
@@ -171,9 +172,13 @@ def load(folder: Path) -> Results:
             records.require(folder / name / "environment.json", RunEnvironment, STUDY_HINT),
         )
     if not finished:
-        state = f"{len(missing)} of {format_count(len(tasks), 'tasks')} not finished"
-        left = "".join(f". {name} is left out: {why}" for name, why in foreign.items())
-        raise UserError(f"{folder}: there are no results yet ({state}){left}")
+        left_out_texts = "".join(
+            f". {name} is left out: {reason}" for name, reason in foreign.items()
+        )
+        raise UserError(
+            f"{folder}: there are no results yet ({len(missing)} of"
+            f" {format_count(len(tasks), 'tasks')} not finished){left_out_texts}"
+        )
     _check_training_images(folder, finished, training_images)
     rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
     table = frame(rows, list(plan.axes))
@@ -183,14 +188,13 @@ def load(folder: Path) -> Results:
 
 def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:
     """Yield a row of `Results.table` for each metric of a finished run."""
-    exaflop, hours = run.result.total_exaflop, run.result.total_device_hours
     shared = {
         "run": task.run,
         **task.at,
         "seed": task.seed,
         "tried": ", ".join(f"{key}={value}" for key, value in task.tried.items()),
-        "exaflop": math.nan if exaflop is None else exaflop,
-        "device_hours": math.nan if hours is None else hours,
+        "exaflop": run.result.total_exaflop,
+        "device_hours": run.result.total_device_hours,
         "feature_pool": run.result.pool or "",
         "folder": task.name,
         "origin": " ".join(weight_sources(tasks, task.name)),
@@ -198,8 +202,13 @@ def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]
     images = dict(run.environment.data)
     images["validation"] = run.environment.held_out or images.get("validation", "")
     measured_on = run.result.measured_on or run.environment.measured_on
-    fresh_columns = {"run": UNTRAINED, "exaflop": math.nan, "device_hours": math.nan}
-    fresh_columns |= {"folder": FRESH_FOLDER.format(task.name), "origin": ""}
+    fresh_columns = {
+        "run": UNTRAINED,
+        "exaflop": None,
+        "device_hours": None,
+        "folder": FRESH_FOLDER.format(task.name),
+        "origin": "",
+    }
     for name, entry in run.result.metrics.items():
         run_columns = fresh_columns if name.startswith(FRESH) else {}
         measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
@@ -208,11 +217,18 @@ def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
-    """Return a table with the columns of `Results.table`. Missing texts become empty."""
+    """Return a table with the columns of `Results.table`.
+
+    Missing texts become empty, and missing numbers NaN.
+
+    Args:
+        rows: `{column: value}` of each row.
+        axes: Axes of the study, each of which gets a column.
+    """
     columns = ["run", *axes, *list(COLUMNS)[1:]]
     table = pd.DataFrame(list(rows), columns=columns, dtype=object)
-    texts = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
-    table[texts] = table[texts].fillna("")
+    text_columns = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
+    table[text_columns] = table[text_columns].fillna("")
     return table.astype(COLUMNS | dict.fromkeys(axes, "str"))
 
 
@@ -221,12 +237,13 @@ def _check_training_images(
     finished: Mapping[str, FinishedRun],
     training_images: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Check that runs with equal options were trained on equal images.
+    """Check that runs with the same data options were trained on the same images.
 
     Args:
         folder: Folder of the study.
         finished: `{task: run}`.
-        training_images: `{task: options that choose the training images}`. Empty for a stream.
+        training_images: `{task: options that choose the training images}`. The options are empty
+            for a stream of images, which is not checked.
 
     Raises:
         UserError: The training images differ, because a run was made on another machine or the
@@ -239,17 +256,18 @@ def _check_training_images(
         if options and "train" in images:
             first_name, first_images = first_runs.setdefault(options, (name, images["train"]))
             if first_images != images["train"]:
-                text = f"{folder / first_name} and {folder / name} were trained on different images"
-                text += ". Remove the run with the wrong images"
-                raise UserError(f"{text} and type the study's command again.")
+                raise UserError(
+                    f"{folder / first_name} and {folder / name} were trained on different images."
+                    " Remove the run with the wrong images and type the study's command again."
+                )
 
 
 def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutcomes]:
     """Read the predictions.npz of a run.
 
     Returns:
-        Index of every test image (M,), labels of the image (M, L), and whether the top-1 prediction
-            is among the labels.
+        Row of each test image in the data set (M,), labels of each test image (M, L), and for each
+            test image whether the top-1 prediction is one of the labels.
 
     Raises:
         UserError: The file is damaged.
@@ -257,7 +275,7 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
     # numpy and zipfile raise errors of many kinds on damaged files
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
         columns = [arrays[name] for name in ("index", "label", "top5", "content")]
-        index, label, top5, content = columns
+        index_M, label, top5, content_M = columns
         are_integers = all(np.issubdtype(array.dtype, np.integer) for array in columns)
         if are_integers and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
             label_ML = label.reshape(len(index), -1)

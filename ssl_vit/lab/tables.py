@@ -42,7 +42,7 @@ class ReportTable(NamedTuple):
 
 
 def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
-    """Return the report's tables that have rows, beginning with the compared names."""
+    """Return `{name: table}` of the report, the most important table first. No table is empty."""
     by_name = {}
     if verdict.measure is not None:
         by_name["compared"] = _compared(results, verdict, verdict.measure)
@@ -59,24 +59,32 @@ def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
     """Return the rows of fresh weights that the compared tasks have measured.
 
-    On the compared axis, fresh weights get the name FRESH. If two trained names have different
-    fresh weights, because their networks differ, the name of fresh weights says which network.
+    The rows have the name `FRESH` on the compared axis, such as "fresh weights". If the fresh
+    weights of two trained names have different values, because the networks differ, the rows have a
+    name for each network, such as "fresh weights as vit_p8".
+
+    Args:
+        results: Results of the study.
+        verdict: Claims of the study.
+        measure: Measure of the rows.
     """
     fresh = verdict.against_fresh
     comparisons = [*(difference.comparison for difference in fresh.differences), *fresh.missing]
-    compared = [comparison.a for comparison in comparisons if comparison.b == FRESH]
+    trained_names = [comparison.a for comparison in comparisons if comparison.b == FRESH]
     axis, columns = verdict.rule.axis or "run", [*verdict.rule.other_axes, "seed"]
     rows = results.rows(None, measure.name, measure.split, fresh_of=verdict.rule.test)
-    rows = rows[rows[axis].isin(compared)] if verdict.rule.axis else rows
-    are_alike = not rows.drop_duplicates([*columns, "value"]).duplicated(columns).any()
-    names = FRESH if are_alike else FRESH + " as " + rows[axis]
+    if verdict.rule.axis:
+        rows = rows[rows[axis].isin(trained_names)]
+    has_different_values = rows.drop_duplicates([*columns, "value"]).duplicated(columns).any()
+    names = FRESH + " as " + rows[axis] if has_different_values else FRESH
     return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
 
 
 def _compared(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
-    """Build the table of every name at every place, ordered by the mean.
+    """Build the table of the compared names at every place, ordered by the mean.
 
-    If all comparisons have the same second name, the table also shows the differences from it.
+    If all comparisons have the same second name, such as a baseline, the table also shows each
+    difference from this name.
     """
     differences = {difference.comparison: difference for difference in verdict.primary.differences}
     references = {comparison.b for comparison in differences}
@@ -86,9 +94,11 @@ def _compared(results: Results, verdict: Verdict, measure: Measure) -> ReportTab
     counts = {*rows["n"].dropna().astype(int)} if measure.split == "test" else set()
     # if the numbers of images differ, a column shows them
     count = f"{counts.pop():,} " if len(counts) == 1 else ""
-    caption = f"{measure.label} on {count}{measure.split} images"
-    caption += ", in percent" if measure.scale == 100 else ""
-    caption += ". n is the number of seeds, and exaFLOP includes pre-training."
+    unit = ", in percent" if measure.scale == 100 else ""
+    caption = (
+        f"{measure.label} on {count}{measure.split} images{unit}. n is the number of seeds, and"
+        " exaFLOP includes pre-training."
+    )
     return ReportTable(frame, caption, f"{_level(verdict.primary.size)} interval", measure.digits)
 
 
@@ -123,9 +133,9 @@ def _summary(
         if baseline is not None:
             difference = minus(Comparison(name, baseline, place))
             row |= {
-                f"minus {baseline}": difference and difference.mean,
+                f"minus {baseline}": difference.mean if difference else None,
                 **_ends(difference),
-                "pairs": difference and difference.n,
+                "pairs": difference.n if difference else None,
             }
         if rows["n"].nunique() > 1:
             row["images"] = cell["n"].min()
@@ -146,8 +156,9 @@ def _summary(
 
 
 def _ends(difference: Difference | None) -> dict[str, float | None]:
-    low, high = (difference and difference.interval) or (None, None)
-    return {"low": low, "high": high}
+    if difference is None or difference.interval is None:
+        return {"low": None, "high": None}
+    return difference.interval._asdict()
 
 
 def _level(family: int) -> str:
@@ -156,27 +167,28 @@ def _level(family: int) -> str:
 
 
 def _differences(verdict: Verdict, measure: Measure) -> ReportTable:
-    """Build the table of the differences that the sentences use."""
-    rows = [
-        {
-            "difference": f"{difference.comparison.a} minus {difference.comparison.b}",
-            **dict(difference.comparison.at),
-            "n": difference.n,
-            "mean": difference.mean,
-            "sd": difference.sd,
-            **_ends(difference),
-            "level": _level(family.size),
-            "over": f"{SEEDS} and images" if difference.over_images else SEEDS,
-            "metric": measure.name,
-            "split": measure.split,
-        }
-        for family in (verdict.primary, verdict.against_fresh)
-        for difference in family.differences
-    ]
+    """Build the table of the measured differences, a row for each comparison."""
+    rows = []
+    for family in (verdict.primary, verdict.against_fresh):
+        for difference in family.differences:
+            comparison = difference.comparison
+            row = {
+                "difference": f"{comparison.a} minus {comparison.b}",
+                **dict(comparison.at),
+                "n": difference.n,
+                "mean": difference.mean,
+                "sd": difference.sd,
+                **_ends(difference),
+                "level": _level(family.size),
+                "over": f"{SEEDS} and images" if difference.over_images else SEEDS,
+                "metric": measure.name,
+                "split": measure.split,
+            }
+            rows.append(row)
     caption = (
         "Each difference is a mean over n seeds. Seeds that continue from the same pre-training"
+        " count once. At a level above 95%, all intervals together hold with 95%."
     )
-    caption += " count once. At a level above 95%, all intervals together hold with 95%."
     if any(row["over"] != SEEDS for row in rows):
         caption += (
             " An interval over seeds and images covers both Student's t interval and a"
@@ -186,26 +198,27 @@ def _differences(verdict: Verdict, measure: Measure) -> ReportTable:
 
 
 def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, ReportTable]]:
-    """Yield name and table of the differences by each further measure of the report.
+    """Yield the differences by each further measure of the report as `(name, table)`.
 
     These tables are exploratory, because only the first measure makes claims.
     """
     for name in results.plan.report.get("measures", ())[1:]:
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
-        with suppress(UserError):  # raised if no finished run has measured it
-            by_measure = decide_claims(replace(results, plan=plan))
-            measure = by_measure.measure
+        with suppress(UserError):  # raised if no finished run has this measure
+            exploratory = decide_claims(replace(results, plan=plan))
+            measure = exploratory.measure
             if measure is not None:
                 split = "" if measure.split == "test" else f" ({measure.split})"
-                yield f"differences by {measure.label}{split}", _differences(by_measure, measure)
+                yield f"differences by {measure.label}{split}", _differences(exploratory, measure)
 
 
 def _means(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
-    """Yield name and table of means over the names of an axis and over groups of names.
+    """Yield tables of means over the names of an axis, or over groups of names, as `(name, table)`.
 
-    A mean uses only seeds that have the same names, the largest set of names that a seed has.
+    All seeds of a mean must have the same names, so seeds with fewer names than another seed are
+    left out.
     """
     axis, baseline = verdict.rule.axis or "run", results.plan.report.get("baseline")
     for over, groups in results.plan.report.get("mean_over", {}).items():
@@ -217,27 +230,30 @@ def _means(
         for group, names in {**groups, "all": all_names}.items():
             member_rows = verdict.rows[verdict.rows[over].isin(list(names))]
             for _, cell in member_rows.groupby(other_axes or (lambda _: 0), sort=False):
-                by_seed = [rows_of_seed for _, rows_of_seed in cell.groupby("seed")]
-                measured = max(({*rows_of_seed[over]} for rows_of_seed in by_seed), key=len)
-                for rows_of_seed in by_seed:
-                    if {*rows_of_seed[over]} != measured:
+                by_seed = [seed_rows for _, seed_rows in cell.groupby("seed")]
+                measured_names = max(({*seed_rows[over]} for seed_rows in by_seed), key=len)
+                for seed_rows in by_seed:
+                    if {*seed_rows[over]} != measured_names:
                         continue
                     # means over different names or different images are not compared
-                    images = zip(rows_of_seed[over], rows_of_seed["fingerprint"], strict=True)
+                    images = zip(seed_rows[over], seed_rows["fingerprint"], strict=True)
                     mean = {
-                        over: f"{group}, {len(measured)} of {len(names)}",
-                        "value": rows_of_seed["value"].mean(),
+                        over: f"{group}, {len(measured_names)} of {len(names)}",
+                        "value": seed_rows["value"].mean(),
                         "fingerprint": str([*images]),
-                        "origin": " ".join(rows_of_seed["origin"]),
+                        "origin": " ".join(seed_rows["origin"]),
                     }
-                    records.append(rows_of_seed.iloc[0].to_dict() | mean)
+                    records.append(seed_rows.iloc[0].to_dict() | mean)
         rows = pd.DataFrame(records)
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
-        caption = f"For each seed, values are means over the names of {over}."
-        caption += " Each row says how many names have finished."
+        caption = (
+            f"For each seed, values are means over the names of {over}. Each row says how many"
+            " names have finished."
+        )
         left_out = ", ".join(name for name in all_names if name not in planned)
-        caption += f" Not in the study: {left_out}." if left_out else ""
+        if left_out:
+            caption += f" Not in the study: {left_out}."
         frame = frame.drop(columns=["exaFLOP", "images"], errors="ignore")
         yield f"mean over {over}", ReportTable(frame, caption)
 
@@ -245,10 +261,11 @@ def _means(
 def _along(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
-    """Yield name and table of how many times as much the baseline needs along a numeric axis.
+    """Yield a table of how much more the baseline needs to match each name, as `(name, table)`.
 
-    The study must compare names with a baseline at several numbers of a single other axis, such as
-    shares of labels.
+    For example, the table says how many times as many labels the baseline needs. There is a table
+    only if the study compares names with a baseline at several numbers of a single other axis, such
+    as shares of labels.
     """
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
     if not rule.axis or not baseline or len(rule.other_axes) != 1:
@@ -256,12 +273,19 @@ def _along(
     axis = rule.other_axes[0]
     if not parse_numbers([*verdict.rows[axis].unique()]):
         return
-    rows, texts = [], []
+    rows = []
+    caption = (
+        f"The column times says by which factor {axis} must be multiplied until {baseline} is as"
+        f" good as the name in the row. Between two tried values of {axis}, the measure is"
+        f" interpolated in the logarithm of {axis}. An interval that reaches beyond the tried"
+        " values is open."
+    )
+    # `compare_along` needs values of which higher values are better
     values = verdict.rows.assign(value=measure.sign * verdict.rows["value"])
     for name in rule.arms:
-        against = (
-            None if name == baseline else compare_along(values, rule.axis, name, baseline, axis)
-        )
+        if name == baseline:
+            continue
+        against = compare_along(values, rule.axis, name, baseline, axis)
         if against is None:
             continue
         for place, factor in against.factors.items():
@@ -269,25 +293,20 @@ def _along(
             rows.append({rule.axis: name, axis: place, "n": against.n, **ends})
         for crossing in against.crossings:
             at, low, high = (_number(value, None) for value in crossing)
-            span = f"95% CI {_span(low, high)}"
-            texts.append(f" {name} and {baseline} cross at {axis} {at} ({span}).")
-    caption = f"The column times says by which factor {axis} must be multiplied until {baseline} is"
-    caption += (
-        f" as good as the name in the row. Between two tried values of {axis}, the measure is"
-    )
-    caption += (
-        f" interpolated in the logarithm of {axis}. An interval that reaches beyond the tried"
-    )
-    caption += " values is open."
-    yield f"along {axis}", ReportTable(pd.DataFrame(rows), caption + "".join(texts))
+            caption += f" {name} and {baseline} cross at {axis} {at} (95% CI {_span(low, high)})."
+    yield f"along {axis}", ReportTable(pd.DataFrame(rows), caption)
 
 
 def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
-    """Build the table of everything that a run has measured except the deciding measure.
+    """Build the table of all metrics that a run has measured, except the deciding measure.
 
-    Each metric has the mean and the standard deviation over seeds. Probes are shown with the same
-    probes of fresh weights, of the initial weights of training, and of pixels. Pre-training metrics
-    are shown with the baselines of the prediction task.
+    The table has the mean and the standard deviation over seeds of each metric and of each baseline
+    of a metric, such as the same probe of fresh weights or of pixels.
+
+    Args:
+        results: Results of the study.
+        verdict: Claims of the study.
+        run: Name of the run.
     """
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
@@ -302,13 +321,13 @@ def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
     measured: dict[str, list[pd.DataFrame]] = {}
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
-    for (*key, whose, split, metric), cell in rows.groupby(columns, sort=False):
+    for (*key, run_name, split, metric), cell in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
         # a baseline has the unit of the metrics that it is compared with
         shown = baseline.compared_with[0] if baseline and baseline.compared_with else metric
         scale, unit = (100, ", %") if find_metric(shown).in_per_cent else (1, "")
         head = baseline.called if baseline else ""
-        if whose == UNTRAINED:
+        if run_name == UNTRAINED:
             head = FRESH
         if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
             if metric.startswith(COMMONEST) or not find_metric(shown).compared:
@@ -341,7 +360,9 @@ def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
 def _on_other_images(
     measured: Mapping[str, pd.DataFrame], axis: str, axes: Iterable[str]
 ) -> dict[str, list[str]]:
-    """Find columns in which two names at the same place and seed were measured on different images.
+    """Find the columns of a table that compare names measured on different images.
+
+    Only rows at the same place and seed are compared. Rows whose images are unknown are ignored.
 
     Args:
         measured: `{column: rows of the results that the column averages}`.
@@ -349,39 +370,46 @@ def _on_other_images(
         axes: All axes of the study.
 
     Returns:
-        `{number of images of each name as text: columns}`. Rows whose images are unknown are
-            ignored.
+        `{number of images of each name: columns}`, with keys such as "mae 500, scratch 400".
     """
-    texts: dict[str, list[str]] = {}
-    places = [place for place in axes if place != axis]
+    columns_by_counts: dict[str, list[str]] = {}
+    other_axes = [other_axis for other_axis in axes if other_axis != axis]
     for column, rows in measured.items():
         known = rows[rows["fingerprint"] != ""]
-        by_place = known.groupby([*places, "seed"])[["fingerprint", "n"]]
-        differing = known[(by_place.transform("nunique") > 1).any(axis=1)]
+        at_place = known.groupby([*other_axes, "seed"])[["fingerprint", "n"]]
+        differing = known[(at_place.transform("nunique") > 1).any(axis=1)]
         if len(differing):
-            counts = differing.groupby(axis, sort=False)["n"].min()
-            text = ", ".join(f"{name} {n:,}" for name, n in counts.items())
-            texts.setdefault(text, []).append(column)
-    return texts
+            fewest = differing.groupby(axis, sort=False)["n"].min()
+            counts = ", ".join(f"{name} {n:,}" for name, n in fewest.items())
+            columns_by_counts.setdefault(counts, []).append(column)
+    return columns_by_counts
 
 
 def _chosen(results: Results) -> ReportTable:
-    """Build the table of values that were chosen among tries, with a row for all seeds."""
+    """Build the table of values that were chosen among tries, a row for each run and place."""
     tasks = results.plan.by_name
-    records: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, Any]] = {}  # all seeds have the same values and share a row
     for task in tasks.values():
         if task.best is None or task.name not in results.finished:
             continue
+        tries, measure = task.best
         values, num_finished, edges = launch.best_values(task, tasks, results.folder)
-        num_tries = len({str(tasks[name].tried) for name in task.best[0]})
-        row = {"run": task.run, **task.at}
-        row["chosen"] = ", ".join(f"{key}={value}" for key, value in values.items())
         measured = launch.tried_values(task, tasks, results.folder)
-        row |= {"by": task.best[1], "best": measured[0], "second best": "".join(measured[1:2])}
-        row |= {"tries": f"{num_finished} of {num_tries}", "at an end": ", ".join(edges)}
+        row = {
+            "run": task.run,
+            **task.at,
+            "chosen": ", ".join(f"{key}={value}" for key, value in values.items()),
+            "by": measure,
+            "best": measured[0],
+            "second best": "".join(measured[1:2]),
+            "tries": f"{num_finished} of {len({str(tasks[name].tried) for name in tries})}",
+            "at an end": ", ".join(edges),
+        }
         records.setdefault(f"{task.run} {task.at}", row)
-    caption = "The values were chosen on held-out images. If a value is at an end of the tries, a"
-    caption += " better value may lie beyond this end."
+    caption = (
+        "The values were chosen on held-out images. If a value is at an end of the tries, a better"
+        " value may lie beyond this end."
+    )
     return ReportTable(pd.DataFrame([*records.values()]), caption)
 
 
@@ -392,18 +420,23 @@ def _cost(results: Results) -> ReportTable:
         done = [results.finished[name].result for name in names if name in results.finished]
         counted = [result.exaflop for result in done if result.exaflop is not None]
         exaflop = sum(counted) if len(counted) == len(done) else None
-        row = {"run": run, "tasks": f"{len(done)} of {len(names)}", "exaFLOP": exaflop}
-        rows.append(row | {"device-hours": float(sum(result.device_hours for result in done))})
+        row = {
+            "run": run,
+            "tasks": f"{len(done)} of {len(names)}",
+            "exaFLOP": exaflop,
+            "device-hours": float(sum(result.device_hours for result in done)),
+        }
+        rows.append(row)
     return ReportTable(
         pd.DataFrame(rows), "Cost of each run, without the runs that gave the initial weights."
     )
 
 
 def as_text(shown: ReportTable) -> pd.DataFrame:
-    """Return a table as text for readers.
+    """Return a table with every number formatted as text, and without empty columns.
 
-    Empty columns are left out. The two ends of an interval become one cell, and so do the mean and
-    the standard deviation of a metric.
+    The two ends of an interval share a cell, such as "1.2 to 3.4". The mean and the standard
+    deviation of a metric share a cell too, such as "76.5 ± 0.8".
     """
     frame, columns = shown.frame, {}
     has_differences = "difference" in frame
@@ -415,10 +448,8 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
         mean = name.removesuffix(" sd")
         if name == "low":
             is_signed = "times" not in frame  # factors have no sign
-            low, high = (
-                [_number(number, shown.digits, is_signed) for number in frame[end]]
-                for end in ("low", "high")
-            )
+            low = [_number(number, shown.digits, is_signed) for number in frame["low"]]
+            high = [_number(number, shown.digits, is_signed) for number in frame["high"]]
             columns[shown.interval] = [*map(_span, low, high)]
         elif mean != name and mean in columns:
             sds = [_number(number, digits) for number in column]
@@ -429,7 +460,8 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
             columns[name] = [_number(number, digits, is_signed) for number in column]
         else:
             columns[name] = ["" if pd.isna(cell) else text_line(cell) for cell in column]
-    return pd.DataFrame({name: texts for name, texts in columns.items() if any(texts)}, dtype="str")
+    filled = {name: column for name, column in columns.items() if any(column)}
+    return pd.DataFrame(filled, dtype="str")
 
 
 def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:

@@ -133,20 +133,22 @@ def decide_claims(results: Results) -> Verdict:
             compare were tested on different images, or predictions are damaged.
     """
     if results.plan.rule is None:
-        text = "the study does not say what to compare. Add report: {test: RUN} to the study"
-        raise UserError(f"{results.folder}: {text}, and type the command of the study again.")
+        raise UserError(
+            f"{results.folder}: the study does not say what to compare. Add report: {{test: RUN}}"
+            " to the study, and type the command of the study again."
+        )
     rule, report = results.plan.rule, results.plan.report
     measure = find_measure(results, rule)
     if measure is None:
         ended = any(
             task.run == rule.test for task in results.plan.tasks if task.name in results.finished
         )
-        none = f"No run of {rule.test} has finished yet."
+        reason = f"No run of {rule.test} has finished yet."
         if ended:
-            none = f"No finished run of {rule.test} has a finite value."
-        texts = (none, *_unfinished(results))
+            reason = f"No finished run of {rule.test} has a finite value."
         nothing = Family((), len(rule.asked), rule.asked)
-        return Verdict(rule, None, results.rows(rule.test), nothing, nothing, texts)
+        unfinished = _unfinished(results)
+        return Verdict(rule, None, results.rows(rule.test), nothing, nothing, (reason, *unfinished))
     rows = results.rows(rule.test, measure.name, measure.split)
     asked = {
         comparison: pair_rows(rows, rule.axis or "run", comparison) for comparison in rule.asked
@@ -154,15 +156,14 @@ def decide_claims(results: Results) -> Verdict:
     fresh = _pair_with_fresh(results, rule, measure)
     compared = [*asked.items(), *(fresh or {}).items()]
     reasons = {
-        comparison: _why_not_comparable(paired, measure, results.plan.by_name)
+        comparison: _why_not_comparable(comparison, paired, measure, results.plan.by_name)
         for comparison, paired in compared
     }
-    unequal = next((comparison for comparison, why in reasons.items() if why), None)
+    unequal = next((comparison for comparison, reason in reasons.items() if reason), None)
     if unequal:
         if report.keys() & {"pairs", "baseline"} or unequal not in asked:
-            text = f"{unequal.a} and {unequal.b}{unequal.place} {reasons[unequal]}"
             keys = "report.pairs or report.baseline" if unequal in asked else "report.beside"
-            raise UserError(f"{results.folder}: {text}. Change {keys}.")
+            raise UserError(f"{results.folder}: {reasons[unequal]} Change {keys}.")
         # nobody asked for this comparison, so only the comparisons with fresh weights remain
         compared, asked = compared[len(asked) :], {}
     final = not results.untested and not results.plan.dropped
@@ -172,13 +173,17 @@ def decide_claims(results: Results) -> Verdict:
     primary, against_fresh = (
         _family(family, ends, final, measure, correct) for family in (asked, fresh or {})
     )
-    opening = f"{report['condition']}, by" if report.get("condition") else "By"
-    opening += f" {measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images,"
-    why = f": {unequal.a} and {unequal.b} {reasons[unequal]}" if unequal else ""
-    sentences = [
-        claims_sentence(opening, primary, rule, measure) if asked else f"Nothing is compared{why}."
-    ]
-    sentences += _measured_otherwise(results, asked)
+    measured_on = f"{measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images"
+    opening = f"By {measured_on},"
+    if report.get("condition"):
+        opening = f"{report['condition']}, by {measured_on},"
+    if asked:
+        first = claims_sentence(opening, primary, rule, measure)
+    elif unequal:
+        first = f"Nothing is compared: {reasons[unequal]}"
+    else:
+        first = "Nothing is compared."
+    sentences = [first, *_measured_otherwise(results, asked)]
     if fresh is None:
         sentences.append("The study measured nothing with fresh weights for comparison.")
     elif fresh:
@@ -195,17 +200,18 @@ def _history(results: Results) -> Iterator[str]:
     plan = results.plan
     yield from plan.changes
     if plan.dropped:
-        text = "The study was stopped before the planned end, so the intervals are exploratory."
-        yield f"{text} The plan dropped these unfinished tasks: {list_names(plan.dropped)}."
+        yield (
+            "The study was stopped before the planned end, so the intervals are exploratory. The"
+            f" plan dropped these unfinished tasks: {list_names(plan.dropped)}."
+        )
     elif results.ends > 1:
-        bound = ERROR * sum(1 / end for end in range(1, results.ends + 1))
-        text = (
+        # the level of the k-th planned end is divided by k
+        false_claims = ERROR * sum(1 / end for end in range(1, results.ends + 1))
+        yield (
             f"The plan changed after results were known, so this is planned end {results.ends} and"
+            f" each error level is divided by {results.ends}. With this rule, at most"
+            f" {false_claims:.1%} of such studies claim a difference that does not exist."
         )
-        text += (
-            f" each error level is divided by {results.ends}. With this rule, at most {bound:.1%}"
-        )
-        yield f"{text} of such studies claim a difference that does not exist."
 
 
 def _unfinished(results: Results) -> Iterator[str]:
@@ -215,59 +221,72 @@ def _unfinished(results: Results) -> Iterator[str]:
     """
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
-        text = f"At {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks had not"
-        yield f"{text} finished: {list_names(results.missing)}. The report lacks these results."
+        yield (
+            f"At {last} UTC, {len(results.missing)} of {len(results.plan.tasks)} tasks had not"
+            f" finished: {list_names(results.missing)}. The report lacks these results."
+        )
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
-    """Return the measure that decides, or None if no compared run has finished.
+    """Return the measure that decides the study's claims, or None if no compared run has finished.
 
-    The measure is the rule's, or the first of `MAIN` that a compared run has measured, on test
-    images if there are any.
+    The measure is the rule's measure. A rule without a measure takes the first metric of `MAIN`
+    that a compared run has measured, on test images if there are any.
 
     Raises:
         UserError: The finished runs have not measured the metric, or its better direction is
             unknown.
     """
+    if results.rows(rule.test).empty:
+        return None
     # all rows, so that an infinite value does not change which measure is the first
     rows = results.table
     rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_model_metric).astype(bool)]
-    if results.rows(rule.test).empty:
-        return None
-    tested = rows[rows["split"] == "test"]
-    name = rule.measure or min((rows if tested.empty else tested)["metric"], key=_measure_order)
+    name = rule.measure
+    if name is None:
+        tested = rows[rows["split"] == "test"]
+        candidates = rows if tested.empty else tested
+        name = min(candidates["metric"], key=_measure_order)
     splits = {*rows[rows["metric"] == name]["split"]}
     if not splits:
-        text = f"{results.folder}: no finished run of {rule.test} has measured {name}"
-        raise UserError(f"{text} ({suggest(name, [*rows['metric'].unique()])})")
+        raise UserError(
+            f"{results.folder}: no finished run of {rule.test} has measured {name}"
+            f" ({suggest(name, [*rows['metric'].unique()])})"
+        )
     if not has_direction(name):
-        text = f"{name}: whether lower values are better is unknown. Write another metric under"
-        raise UserError(f"{results.folder}: {text} `measures`, or declare a Metric in the plugin.")
-    row = find_metric(name)
-    split = next(
-        (candidate for candidate in ("test", "validation", "train") if candidate in splits),
-        min(splits),
-    )
-    in_percent = (100, " points", 2) if row.in_per_cent else ()
-    return Measure(name, split, metric_label(name), 1 if row.higher else -1, *in_percent)
+        raise UserError(
+            f"{results.folder}: {name}: whether lower values are better is unknown. Write another"
+            " metric under `measures`, or declare a Metric in the plugin."
+        )
+    preferred = [split for split in ("test", "validation", "train") if split in splits]
+    split = preferred[0] if preferred else min(splits)
+    metric = find_metric(name)
+    sign = 1 if metric.higher else -1
+    if metric.in_per_cent:
+        return Measure(name, split, metric_label(name), sign, 100, " points", 2)
+    return Measure(name, split, metric_label(name), sign)
 
 
 def _measure_order(metric: str) -> float:
-    """Return the rank by which `find_measure` chooses a metric, the lowest first.
+    """Return the rank of a metric, by which `find_measure` takes the metric of the lowest rank.
 
-    Measures of frozen encoders come first. All other metrics, including the probes of a training
-    run, share the last rank.
+    Metrics of frozen encoders have the ranks of `measure_rank`. All other metrics, including the
+    probes of a training run, share the last rank.
     """
     is_probe = is_frozen_metric(metric) and not metric.startswith(PROBED)
     return measure_rank(metric) if is_probe else len(MAIN)
 
 
 def _measured_otherwise(results: Results, asked: PairsByComparison) -> Iterator[str]:
-    """Yield a sentence about frozen encoders that were measured in different ways.
+    """Yield a sentence if two compared frozen encoders were measured in different ways.
 
-    The ways differ in the pooling of features or in the size of the images.
+    The sentence names the arms that differ in the pooling of features or in the image size.
+
+    Args:
+        results: Results of the study.
+        asked: Pairs of runs of each comparison.
     """
-    tasks, texts = results.plan.by_name, dict[str, None]()
+    tasks, differing = results.plan.by_name, dict[str, None]()
     for comparison, paired in asked.items():
         for row in paired.itertuples():
             pools = [row.feature_pool_a, row.feature_pool_b]
@@ -277,49 +296,54 @@ def _measured_otherwise(results: Results, asked: PairsByComparison) -> Iterator[
             sizes = [tasks[name].values.get("data.size") for name in (row.folder_a, row.folder_b)]
             for key, (value_a, value_b) in (("probe.pool", pools), ("data.size", sizes)):
                 if None not in (value_a, value_b) and value_a != value_b:
-                    texts[f"{comparison.a} with {key}={value_a}"] = None
-                    texts[f"{comparison.b} with {key}={value_b}"] = None
-    if texts:
-        differing = list_names([*texts])
-        yield f"Part of a difference may come from how the encoders were measured: {differing}."
+                    differing[f"{comparison.a} with {key}={value_a}"] = None
+                    differing[f"{comparison.b} with {key}={value_b}"] = None
+    if differing:
+        yield (
+            "Part of a difference may come from how the encoders were measured:"
+            f" {list_names([*differing])}."
+        )
 
 
-def _why_not_comparable(paired: pd.DataFrame, measure: Measure, tasks: Tasks) -> str:
-    """Return why the two names of a comparison cannot be compared, or an empty text.
+def _why_not_comparable(
+    comparison: Comparison, paired: pd.DataFrame, measure: Measure, tasks: Tasks
+) -> str:
+    """Return a sentence that says why two names cannot be compared, or an empty text if they can.
 
-    Names cannot be compared if they were tested on different images. The loss or accuracy that
-    pre-training reaches in its own task cannot be compared either if a recipe key makes the task of
-    one name easier.
+    Names cannot be compared if they were tested on different images. The loss and the accuracy of
+    the pre-training task cannot be compared if a recipe key makes the task of one name easier.
 
     Args:
+        comparison: Comparison of the two names.
         paired: Pairs of runs, from `compare.pair_rows`.
         measure: Measure of the comparison.
         tasks: Tasks of the study.
     """
+    names = f"{comparison.a} and {comparison.b}{comparison.place}"
     if on_different_images(paired):
-        return "were tested on different images"
+        return f"{names} were tested on different images."
     objective_part, _, metric = measure.name.rpartition("/")  # a part of a joint objective, or ""
     if measure.split == "test" or metric.startswith(PROBED) or find_metric(metric).unit == NUMBER:
         return ""
-    sides = (map(tasks.get, paired[column]) for column in ("folder_a", "folder_b"))
-    for a, b in zip(*sides, strict=True):
+    for folder_a, folder_b in zip(paired["folder_a"], paired["folder_b"], strict=True):
+        a, b = tasks.get(folder_a), tasks.get(folder_b)
         if a is None or b is None or a.tool != "pretrain":
             continue
         keys = [key for key in keys_of_task(a.values) if key in a.values and key in b.values]
         if predicts_labels(objective_part or str(a.values["objective"])):
             # predicted labels do not depend on which part of an image the network sees
             keys = ["objective"]
-        differing_keys = [key for key in keys if a.values[key] != b.values[key]]
-        if differing_keys:
-            return f"have different pre-training tasks, because {differing_keys[0]} differs"
+        for key in keys:
+            if a.values[key] != b.values[key]:
+                return f"{names} have different pre-training tasks, because {key} differs."
     return ""
 
 
 def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByComparison | None:
     """Pair each trained encoder with fresh weights of the same seed and place.
 
-    A compared fine-tuning is paired with the fine-tuning of fresh weights, a task of its own. A
-    compared evaluation or pre-training has itself measured fresh weights.
+    A compared fine-tuning is paired with a task that fine-tunes fresh weights. A compared
+    evaluation or pre-training is paired with the fresh weights that it has measured itself.
 
     Returns:
         The pairs of runs of each comparison with fresh weights. None if fresh weights were not
@@ -352,7 +376,7 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
             paired = pair_rows(rows, "folder", Comparison(task.name, folder))
             comparison = Comparison(_arm_name(task, rule), name, place)
             paired_by_comparison.setdefault(comparison, []).append(paired)
-    joined = {comparison: pd.concat(each) for comparison, each in paired_by_comparison.items()}
+    joined = {comparison: pd.concat(frames) for comparison, frames in paired_by_comparison.items()}
     if trained and not fresh_tasks and not any(map(len, joined.values())):
         # pre-training tasks have baselines of their own
         return {} if tool == "pretrain" else None
@@ -370,21 +394,27 @@ def _is_fresh(task: Task, tasks: Tasks) -> bool:
 
     A task that chooses its initial weights among tried values counts if fresh weights are tried.
     """
-    tries = (task.best or [()])[0]
-    tried_init = [tasks[name].tried["init"] for name in tries if "init" in tasks[name].tried]
-    possible_init = tried_init or [task.options.get("init", SCRATCH)]
-    return task.tool != "pretrain" and SCRATCH in possible_init
+    if task.tool == "pretrain":
+        return False
+    tries = [tasks[name].tried for name in task.best[0]] if task.best else []
+    tried_weights = [tried["init"] for tried in tries if "init" in tried]
+    if tried_weights:
+        return SCRATCH in tried_weights
+    return task.options.get("init", SCRATCH) == SCRATCH
 
 
 def _arm_name(task: Task, rule: Rule) -> str:
-    """Return the name of the arm that a task belongs to: its name on the axis, or its run."""
-    return task.at.get(rule.axis or "", task.run) if task.run == rule.test else task.run
+    """Return the arm of a task: the name on the compared axis, or the run of any other task."""
+    if task.run != rule.test or rule.axis is None:
+        return task.run
+    return task.at.get(rule.axis, task.run)
 
 
 def _is_same_place(rule: Rule, trained: Task, fresh: Task) -> bool:
-    """Return whether a task from fresh weights has the same names on the axes as a trained task.
+    """Return whether a task from fresh weights is at the same names of the axes as a trained task.
 
-    The compared axis may differ if the task belongs to the compared run.
+    Only the names on the compared axis may differ, and only if the task from fresh weights belongs
+    to the compared run.
     """
     differing_axes = {axis for axis, name in fresh.at.items() if trained.at.get(axis, name) != name}
     if fresh.run == rule.test:
@@ -413,8 +443,8 @@ def _family(
         comparison: measure_difference(comparison, paired, size, measure.scale, correct)
         for comparison, paired in asked.items()
     }
-    differences = tuple(measured for measured in by_comparison.values() if measured)
-    missing = tuple(name for name, measured in by_comparison.items() if not measured)
+    differences = tuple(filter(None, by_comparison.values()))
+    missing = tuple(comparison for comparison in asked if not by_comparison[comparison])
     return Family(differences, size, missing, final)
 
 
@@ -422,32 +452,31 @@ def claims_sentence(opening: str, family: Family, rule: Rule, measure: Measure) 
     """Return the sentence that states the claims of a family of comparisons.
 
     Args:
-        opening: Words at the start of the sentence.
+        opening: Beginning of the sentence, such as "By top-1 on test images,".
         family: Family of comparisons.
         rule: Rule of the study.
         measure: Measure of the comparisons.
     """
-    shared = f"{family.num_comparisons} comparison{'s' if family.num_comparisons != 1 else ''}"
-    if family.missing:
-        shared += f", {len(family.missing)} without results yet"
+    comparisons = f"{family.num_comparisons} comparisons"
+    if family.num_comparisons == 1:
+        comparisons = "1 comparison"
+    missing = f", {len(family.missing)} without results yet" if family.missing else ""
     ends = family.size // max(1, family.num_comparisons)
-    if ends > 1:
-        shared += f", at {ends} planned ends"
-    in_all = f" (Bonferroni over {shared})" if family.size > 1 else ""
+    at_ends = f", at {ends} planned ends" if ends > 1 else ""
+    correction = f" (Bonferroni over {comparisons}{missing}{at_ends})" if family.size > 1 else ""
     if not family.final:
-        so_far = list_names(
-            [_describe_unclaimed(difference, measure) for difference in family.differences]
-        )
-        so_far = so_far or "no comparison has results"
-        return f"{opening} nothing is claimed before the planned end. So far: {so_far}{in_all}."
+        measured = [_describe_unclaimed(difference, measure) for difference in family.differences]
+        so_far = list_names(measured) if measured else "no comparison has results"
+        return f"{opening} nothing is claimed before the planned end. So far: {so_far}{correction}."
     compared = [*(difference.comparison for difference in family.differences), *family.missing]
     references = {comparison.b for comparison in compared}
     reference = f" from {references.pop()}" if len(references) == 1 else ""
     most_seeds = max((difference.n for difference in family.differences), default=0)
     if most_seeds < FEWEST:
-        text = f"no difference{reference} is claimed, because a claim needs {FEWEST} independent"
-        text += f" seeds on both sides and there are {most_seeds}"
-        return f"{opening} {text}{in_all}."
+        return (
+            f"{opening} no difference{reference} is claimed, because a claim needs {FEWEST}"
+            f" independent seeds on both sides and there are {most_seeds}{correction}."
+        )
     claimed = family.claimed
     unclaimed = [
         _describe_unclaimed(difference, measure)
@@ -455,15 +484,17 @@ def claims_sentence(opening: str, family: Family, rule: Rule, measure: Measure) 
         if not difference.claimed
     ]
     if not claimed:
-        text = f"no {rule.axis or rule.test} can be distinguished{reference} at 95%{in_all}"
-        return f"{opening} {text}: {list_names(unclaimed)}."
-    texts = [_describe_claim(difference, measure) for difference in claimed[:NAMED]]
+        return (
+            f"{opening} no {rule.axis or rule.test} can be distinguished{reference} at"
+            f" 95%{correction}: {list_names(unclaimed)}."
+        )
+    claims = [_describe_claim(difference, measure) for difference in claimed[:NAMED]]
     if len(claimed) > NAMED:
-        texts.append(f"{len(claimed) - NAMED} more in the table")
-    rest = f" Not distinguished from zero: {list_names(unclaimed)}." if unclaimed else ""
+        claims.append(f"{len(claimed) - NAMED} more in the table")
     best = _best(claimed, rule, measure)
-    ending = f" {best} is the best of all." if best else ""
-    return f"{opening} {'; '.join(texts)}. Intervals: 95%{in_all}.{ending}{rest}"
+    best_of_all = f" {best} is the best of all." if best else ""
+    rest = f" Not distinguished from zero: {list_names(unclaimed)}." if unclaimed else ""
+    return f"{opening} {'; '.join(claims)}. Intervals: 95%{correction}.{best_of_all}{rest}"
 
 
 def _describe_claim(difference: Difference, measure: Measure) -> str:
@@ -472,19 +503,22 @@ def _describe_claim(difference: Difference, measure: Measure) -> str:
     verdict = ""
     if measure.sign < 0:  # readers take a higher value for a better value
         verdict = " (better)" if difference.mean < 0 else " (worse)"
-    size = f"{abs(difference.mean):.{measure.digits}f}{measure.unit}"
-    interval = f"({_ends(difference, measure)}, {difference.n} seeds)"
-    asked = difference.comparison
-    return f"{asked.a} is {size} {side} {asked.b}{asked.place}{verdict} {interval}"
+    comparison = difference.comparison
+    return (
+        f"{comparison.a} is {abs(difference.mean):.{measure.digits}f}{measure.unit} {side}"
+        f" {comparison.b}{comparison.place}{verdict} ({_ends(difference, measure)},"
+        f" {difference.n} seeds)"
+    )
 
 
 def _describe_unclaimed(difference: Difference, measure: Measure) -> str:
     """Describe the mean and interval of a difference that is not claimed."""
     if not difference.interval:
         return str(difference.comparison)
-    mean = f"{difference.mean:+.{measure.digits}f}"
-    ends = _ends(difference, measure)
-    return f"{difference.comparison} (mean {mean}, interval {ends}, {difference.n} seeds)"
+    return (
+        f"{difference.comparison} (mean {difference.mean:+.{measure.digits}f}, interval"
+        f" {_ends(difference, measure)}, {difference.n} seeds)"
+    )
 
 
 def _ends(difference: Difference, measure: Measure) -> str:
@@ -492,17 +526,23 @@ def _ends(difference: Difference, measure: Measure) -> str:
 
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
-    """Return the name that is claimed to be the best at every place, or None."""
+    """Return the arm that is better than every other arm at every place, or None.
+
+    Args:
+        claimed: Claimed differences.
+        rule: Rule of the study. With two arms the result is None.
+        measure: Measure of the differences.
+    """
     if len(rule.arms) <= 2:
         return None
     wins = set()  # comparisons whose first name is better
-    for claim in claimed:
-        a, b, place = claim.comparison
-        is_a_better = measure.sign * claim.mean > 0
+    for difference in claimed:
+        a, b, place = difference.comparison
+        is_a_better = measure.sign * difference.mean > 0
         wins.add(Comparison(a, b, place) if is_a_better else Comparison(b, a, place))
+    places = rule.places or [()]
     for arm in rule.arms:
         rivals = [rival for rival in rule.arms if rival != arm]
-        needed = {Comparison(arm, rival, at) for rival in rivals for at in rule.places or [()]}
-        if wins >= needed:
+        if all(Comparison(arm, rival, place) in wins for rival in rivals for place in places):
             return arm
     return None

@@ -140,7 +140,8 @@ def markdown(title: str, sections: list[Section]) -> str:
     """
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
-        parts += [f"## {escape_opening(section.title)}"] if section.title else []
+        if section.title:
+            parts.append(f"## {escape_opening(section.title)}")
         parts += [block_markdown(block) for block in section.blocks]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -163,7 +164,8 @@ def block_markdown(block: Block) -> str:
 
 def _table(table: Table) -> str:
     rows = [[escape_markdown(cell_of(cell).text) for cell in row] for row in table.rows]
-    ruler = ["---" if i < table.labels else "--:" for i in range(len(table.head))]
+    # numbers are aligned on the right
+    ruler = ["---"] * table.labels + ["--:"] * (len(table.head) - table.labels)
     return markdown_table([*map(escape_markdown, table.head)], rows, ruler)
 
 
@@ -172,18 +174,17 @@ def cell_of(cell: str | Cell) -> Cell:
 
 
 def html(title: str, sections: list[Section], above: str = "", refresh: int = 0) -> str:
-    """Return a page as HTML with figures, scripts and styles inside, light or dark as the browser
-    prefers.
+    """Return a page as HTML that needs no other file.
 
-    The policy of the page lets the browser run only these scripts and styles and load nothing else.
-    Even a name that slipped through the escaping could do nothing.
+    Figures, scripts and styles are inside the page. The page's security policy lets the browser run
+    only these scripts and load nothing else, so that a name with HTML in it could do no harm even
+    if it were not escaped.
 
     Args:
         title: Title of the page, used as the first heading.
         sections: Sections in order.
-        above: Link to the page above this page; empty for none.
-        refresh: Seconds after which the browser loads the page again, while runs go on; 0 for
-            never.
+        above: Link to the page above this page, or an empty string.
+        refresh: Seconds after which the browser loads the page again, or 0 for never.
     """
     scripts, styles = _assets()
     rendered = (
@@ -229,36 +230,40 @@ def _breakable(text: str) -> Markup:
 
 def _in_page_order(table: Table) -> Table:
     """Return the table with the columns named in `behind` at the end."""
-    order = sorted(range(len(table.head)), key=lambda i: table.head[i] in table.behind)
+    # False sorts before True, and equal columns keep their order
+    order = sorted(range(len(table.head)), key=lambda column: table.head[column] in table.behind)
     return table._replace(
-        head=[table.head[i] for i in order],
-        rows=[[row[i] for i in order] for row in table.rows],
+        head=[table.head[column] for column in order],
+        rows=[[row[column] for column in order] for row in table.rows],
         labels=sum(head not in table.behind for head in table.head[: table.labels]),
     )
 
 
 @functools.cache
 def _assets() -> tuple[list[str], list[str]]:
-    """Return the scripts and the styles.
+    """Return the scripts and the styles of a page.
 
-    uPlot's banner is replaced with its licence, which must be passed on.
+    The scripts are the chart library uPlot and the page's own script. uPlot's banner is replaced
+    with uPlot's licence, which must be passed on.
     """
     licence = (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
     library = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
     banner, end, code = library.partition("*/")
-    version = re.search(r"v[\d.]+", banner)
-    library = f"/* uPlot {version[0] if version else ''}\n\n{licence}{end}{code}"
+    match = re.search(r"v[\d.]+", banner)
+    version = match[0] if match else ""
+    library = f"/* uPlot {version}\n\n{licence}{end}{code}"
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
     styles = ["uPlot.min.css", "page.css"]
     return [library, script], [(ASSETS / name).read_text(encoding="utf-8") for name in styles]
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """Return the Content-Security-Policy of a page."""
-    hashes = [" ".join(map(_source, texts)) for texts in (scripts, styles)]
+    """Return the Content-Security-Policy of a page, which allows only these scripts and styles."""
+    script_hashes = " ".join(map(_source, scripts))
+    style_hashes = " ".join(map(_source, styles))
     return (
-        f"default-src 'none'; img-src data:; script-src {hashes[0]}; style-src {hashes[1]}; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; script-src {script_hashes}; style-src {style_hashes};"
+        " base-uri 'none'; form-action 'none'"
     )
 
 
@@ -275,28 +280,27 @@ def _embedded(content: str | bytes) -> str:
 
 
 def _json(chart: Chart) -> Markup:
-    """Return the data of a chart for the script, without characters that could end the script
-    element.
-    """
+    """Return the data of a chart as JSON that is safe inside a script element."""
     lines = [
         {
             "name": text_line(line.name),
-            "x": [_short(step) for step in line.steps],
-            "y": [_short(value) for value in line.values],
+            "x": [*map(_short, line.steps)],
+            "y": [*map(_short, line.values)],
             "kind": line.kind,
         }
         for line in chart.lines
     ]
     data = {"title": text_line(chart.title), "lines": lines}
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+    content = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":  # "</script>" would end the element
+        content = content.replace(character, f"\\u{ord(character):04x}")
+    return Markup(content)
 
 
 def _short(value: float) -> float | None:
-    """Return six digits of a value, more than a screen shows, or None (drawn as a gap) if the value
-    is not finite.
+    """Return a value with six significant digits, which are more than a screen shows.
+
+    The result is None, which a chart draws as a gap, if the value is not finite.
     """
     if not math.isfinite(value):
         return None

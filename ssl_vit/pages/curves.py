@@ -68,13 +68,13 @@ class MetricRows(NamedTuple):
 
 
 def read(path: Path) -> MetricRows:
-    """Return the rows of a file, or no rows if the file does not exist or is not a regular file.
+    """Read the rows of metrics.jsonl. A missing file, and anything but a regular file, has no rows.
 
     Raises:
         OSError: The file cannot be read.
     """
     steps = array("q")
-    columns: dict[str, tuple[array[int], array[float]]] = {}
+    columns: dict[str, tuple[array[int], array[float]]] = {}  # {metric: (steps, values)}
     damaged = 0
     if not path.is_file():  # reading a pipe would block
         return MetricRows(np.empty(0, np.int64), {})
@@ -89,8 +89,8 @@ def read(path: Path) -> MetricRows:
             for name, value in row.items():
                 if name not in columns:
                     columns[name] = array("q"), array("d")
-                at, values = columns[name]
-                at.append(step)
+                metric_steps, values = columns[name]
+                metric_steps.append(step)
                 values.append(value)
     curves = {name: Curve(*map(np.array, column)) for name, column in columns.items()}
     return MetricRows(np.array(steps), curves, damaged)
@@ -118,39 +118,49 @@ def charts(curves: Curves) -> list[Chart]:
             by_title.setdefault(_title(name), []).append(
                 line(metric_title(name), thin_curve(curve))
             )
-    levels = [*_baseline_lines(curves)]
-    return [
-        Chart(title, [*lines, *(level for its_title, level in levels if its_title == title)])
-        for title, lines in by_title.items()
-        if lines
-    ]
+    titles_with_lines = {title for title, lines in by_title.items() if lines}
+    for title, baseline_line in _baseline_lines(curves):
+        if title in titles_with_lines:
+            by_title[title].append(baseline_line)
+    return [Chart(title, lines) for title, lines in by_title.items() if lines]
 
 
 def numbers(curves: Curves) -> list[list[str]]:
-    """Return the metrics that were measured once or are constant, as rows of a table: name, value,
-    first and last step.
+    """Return the metrics that were measured once or are constant, as rows of a table.
+
+    A row has the metric's name, its value, and the steps from the first to the last measurement.
     """
     rows = []
-    for name, (steps, values) in model_curves(curves).items():
-        if Curve(steps, values).is_constant:
-            span = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
-            value = find_metric(name.removeprefix(HELD_OUT)).text(values[0], page=True)
-            rows.append([metric_title(name), value, span])
+    for name, curve in model_curves(curves).items():
+        if curve.is_constant:
+            steps = f"{curve.steps[0]:,}"
+            if len(curve.steps) > 1:
+                steps = f"{curve.steps[0]:,} to {curve.steps[-1]:,}"
+            value = find_metric(name.removeprefix(HELD_OUT)).text(curve.values[0], page=True)
+            rows.append([metric_title(name), value, steps])
     return rows
 
 
 def _title(name: str) -> str:
-    """Return the title of a metric's chart."""
+    """Return the title of the chart that shows a metric.
+
+    All probes share a chart. A metric by kind of patch, such as corrupted patches, has a chart of
+    its own.
+    """
     stem = name.removeprefix(HELD_OUT)
     if stem.startswith(PROBE):
         return "Probes of the frozen features"
-    if kind := find_metric(stem).kind:
+    kind = find_metric(stem).kind
+    if kind:
         stem = stem.removesuffix(f"_{kind}")
-    title = metric_label(stem) + (" by kind of patch" if kind not in ("", MASKED) else "")
+    title = metric_label(stem)
+    if kind not in ("", MASKED):
+        title = f"{title} by kind of patch"
     # A name with its own spelling stays unchanged: k-NN, mIoU, or a part of joint training.
-    first = title.split()[0]
-    spelled = "/" in title or first != first.lower()
-    return title if spelled else title[0].upper() + title[1:]
+    first_word = title.split()[0]
+    if "/" in title or first_word != first_word.lower():
+        return title
+    return title[0].upper() + title[1:]
 
 
 def line(name: str, curve: Curve) -> Line:
@@ -161,48 +171,55 @@ def line(name: str, curve: Curve) -> Line:
 
 def metric_title(name: str) -> str:
     """Return the name of a metric for readers."""
-    return metric_label(name.removeprefix(HELD_OUT)) + (
-        ", held-out" if name.startswith(HELD_OUT) else ""
-    )
+    label = metric_label(name.removeprefix(HELD_OUT))
+    return f"{label}, held-out" if name.startswith(HELD_OUT) else label
 
 
 def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
-    """Yield each baseline with the title of every chart that shows a metric compared with the
-    baseline.
+    """Yield the lines of baselines, each with the title of the chart that shows the line.
 
-    A constant baseline is a level over all steps of the run. A baseline that changes is a curve.
+    A constant baseline is a level over all steps of the run. A baseline that changes is a curve. If
+    the metrics that are compared with a baseline have several charts, each chart gets the line.
     """
-    for name, known in curves.items():
+    for name, curve in curves.items():
         baseline = find_baseline(name)
         if baseline is None or not name.startswith((HELD_OUT, PROBE)):
             continue
-        value, part = float(known.values[-1]), name.rpartition("/")[0]
+        value, part = float(curve.values[-1]), name.rpartition("/")[0]
         if not math.isfinite(value):
             continue
-        first = min(int(curve.steps[0]) for curve in curves.values())
-        last = max(int(curve.steps[-1]) for curve in curves.values())
-        called = f"baseline: {baseline.called}"
+        label = f"baseline: {baseline.called}"
         if name.startswith(PROBE):  # several probes share one chart
-            called += f", {metric_label(baseline.compared_with[0])}"
-        level = Line(called, [first, last], [value] * 2, "level")
+            label = f"{label}, {metric_label(baseline.compared_with[0])}"
+        baseline_line = line(label, thin_curve(curve))
+        if curve.is_constant:
+            first = min(int(other.steps[0]) for other in curves.values())
+            last = max(int(other.steps[-1]) for other in curves.values())
+            baseline_line = Line(label, [first, last], [value] * 2, "level")
         for title in dict.fromkeys(_title(f"{part}/{metric}") for metric in baseline.compared_with):
-            yield title, level if known.is_constant else line(called, thin_curve(known))
+            yield title, baseline_line
 
 
 def thin_curve(curve: Curve, most: int = DRAWN) -> Curve:
-    """Return at most `most` points of a curve (`most` is above 4), without losing a peak.
+    """Return a curve with fewer points, without losing a peak.
 
     The first and last point stay. The points between are divided into stretches of equal length,
     and the lowest and highest point of each stretch stay. A value that is not finite counts as a
     peak.
+
+    Args:
+        curve: Curve with N points.
+        most: Most points of the result, above 4.
     """
     last = len(curve.steps) - 1
     if last < most:
         return curve
-    height = np.where(np.isfinite(curve.values), curve.values, np.inf)
-    stretches = (most - 2) // 2
-    kept = {0, last}
-    for start, end in itertools.pairwise(1 + np.arange(stretches + 1) * (last - 1) // stretches):
-        kept |= {int(start + find(height[start:end])) for find in (np.argmin, np.argmax)}
-    chosen = sorted(kept)
-    return Curve(curve.steps[chosen], curve.values[chosen])
+    height_N = np.where(np.isfinite(curve.values), curve.values, np.inf)
+    num_stretches = (most - 2) // 2
+    bounds = 1 + np.arange(num_stretches + 1) * (last - 1) // num_stretches
+    positions = {0, last}
+    for start, end in itertools.pairwise(bounds):
+        stretch = height_N[start:end]
+        positions |= {int(start + stretch.argmin()), int(start + stretch.argmax())}
+    kept = sorted(positions)
+    return Curve(curve.steps[kept], curve.values[kept])

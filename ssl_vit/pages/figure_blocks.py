@@ -72,21 +72,24 @@ ORDER = tuple(dict.fromkeys((PREDICTIONS, "reconstruction", "predicted", *FIGURE
 
 
 def predictions(values: Mapping[str, Any]) -> str:
-    """Return the caption of the objective's predictions.
+    """Return the caption of the figure that shows an objective's predictions.
 
     Args:
         values: {dotted key: value} of a recipe.
 
     Returns:
-        The caption; empty if the objective draws no figure or is not known here.
+        The caption, or an empty string if the objective draws no figure or is unknown here.
     """
     declared = declaration.find_objective_or_stub(str(values.get("objective")))
-    parts = (declared, *(declaration.objective(name) for name in declared.parts))
-    caption = next((part.figure for part in parts if part.figure), "")
+    # the parts of a joint objective
+    parts = [declaration.objective(name) for name in declared.parts]
+    captions = [part.figure for part in (declared, *parts) if part.figure]
+    if not captions:
+        return ""
     target = declaration.targets().get(str(values.get("target")))
-    if caption and declared.predicts_patches and target and target.drawn:
-        caption += f", {target.drawn}"
-    return caption
+    if declared.predicts_patches and target and target.drawn:
+        return f"{captions[0]}, {target.drawn}"
+    return captions[0]
 
 
 def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
@@ -112,43 +115,41 @@ def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator
 
     Args:
         folder: Folder of the figures.
-        objective: Caption of the objective's predictions; empty if it is not known.
+        objective: Caption of the objective's predictions. Empty if it is unknown.
         otherwise: Caption of a figure that has none.
-        most: Largest size in bytes of all figures inside the page; further figures are only named.
+        most: Largest size in bytes of all figures inside the page. Further figures are only named.
     """
-    named = []
+    too_large = []
     try:
         recorded = records.read(folder / "figures.json", Figures).figures
     except (OSError, ValueError):  # missing or damaged
         recorded = {}
     for path in sorted(folder.glob("*.svg"), key=_place):
-        svg = _text(path)
+        name, svg = f"{folder.name}/{path.name}", _read_text(path)
         if svg is None:
             continue
-        most -= len(svg)
-        if most < 0:
-            named.append(f"{folder.name}/{path.name}")
-            most += len(svg)
+        if len(svg) > most:
+            too_large.append(name)
             continue
-        shown = DESCRIPTIONS.get(
-            path.stem, FigureDescription(objective if path.stem in DECLARED_FIGURES else "")
-        )
-        caption = shown.caption or otherwise
-        if entry := recorded.get(path.stem):
-            caption += f", {entry.drawn}" if entry.drawn else ""
-            caption += f". Images of {entry.images}" if shown.uses_images else ""
+        most -= len(svg)
+        caption = objective if path.stem in DECLARED_FIGURES else ""
+        description = DESCRIPTIONS.get(path.stem, FigureDescription(caption))
+        caption = description.caption or otherwise
+        entry = recorded.get(path.stem)
+        if entry and entry.drawn:
+            caption = f"{caption}, {entry.drawn}"
+        if entry and description.uses_images:
+            caption = f"{caption}. Images of {entry.images}"
         title = path.stem.replace("_", " ").capitalize()
-        caption = f"{title}: {caption}. ({folder.name}/{path.name})"
-        yield Figure(f"{folder.name}/{path.name}", caption, svg, title)
-    if named:
-        yield Text(f"These figures are too large for this page: {', '.join(named)}.")
+        yield Figure(name, f"{title}: {caption}. ({name})", svg, title)
+    if too_large:
+        yield Text(f"These figures are too large for this page: {', '.join(too_large)}.")
 
 
-def _text(path: Path) -> str | None:
-    """Return the text of a file, or None for an unreadable file and for anything but a regular file
-    (reading a pipe would block).
-    """
+def _read_text(path: Path) -> str | None:
+    """Return the text of a file, or None if the file is unreadable or not a regular file."""
     try:
+        # reading a pipe would block
         return path.read_text(encoding="utf-8") if path.is_file() else None
     except (OSError, UnicodeDecodeError):
         return None

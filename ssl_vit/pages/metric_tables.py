@@ -40,13 +40,24 @@ WON, LOST, OPEN = "beats", "does not beat", "cannot be distinguished from"
 AHEAD = "is ahead (without an interval) of"
 FEW = "is measured on too few images to be compared with"
 NO_BETTER = f"no better than always naming {COMMONEST_CLASS}"
+FEATURES = {
+    WON: "By {measure}, the features of this encoder are better than untrained features.",
+    LOST: "By {measure}, the features of this encoder are worse than untrained features.",
+    OPEN: (
+        "By {measure}, the features of this encoder cannot be distinguished from untrained"
+        " features."
+    ),
+}
 
 
 class MetricReading(NamedTuple):
     """Metric of the model as readers see it.
 
     Attributes:
-        name, value, split: Name, value and split of the metric; `row` describes it.
+        name: Name of the metric.
+        row: Description of the metric.
+        value: Value of the metric.
+        split: Split that the metric was measured on.
         images: Number of independent images measured; 0 if unknown.
         copies: How many of these images are copies of each other.
         images_text: The images in words, such as `9 held-out images`.
@@ -100,13 +111,17 @@ def read_metrics(
 
     Parts of a joint objective are separate metrics. A metric that is not finite has no images and
     no comparisons.
+
+    Args:
+        metrics: `{name: value}` of metrics and baselines, from result.json.
+        measured_on: `{split: number of measured images}`, or None if it is not recorded.
     """
     by_name: dict[str, MetricReading] = {}
     for name, entry in metrics.items():
         if not is_model_metric(name):
             continue
-        row, finite = find_metric(name), math.isfinite(entry.value)
-        images = independent_cases(entry.n, entry.split, measured_on) if finite else 0
+        row, is_finite = find_metric(name), math.isfinite(entry.value)
+        images = independent_cases(entry.n, entry.split, measured_on) if is_finite else 0
         has_interval = row.unit == SHARE and images > 0 and 0 <= entry.value <= 1
         distinct = entry.copies.distinct if entry.copies else images
         by_name[name] = MetricReading(
@@ -117,183 +132,191 @@ def read_metrics(
             images=images,
             copies=entry.copies,
             images_text=_images_text(entry.split, images) + copies_text(entry.copies),
-            of_few=finite and entry.split in (measured_on or {}) and distinct < FEW_IMAGES,
+            of_few=is_finite and entry.split in (measured_on or {}) and distinct < FEW_IMAGES,
             interval=entry.interval(images) if has_interval else None,
             draws=entry.draws.count if entry.draws else int(is_few_shot(name)),
             comparisons=[],
         )
     for name, entry in metrics.items():
         baseline = find_baseline(name)
-        measure = compared_with(
-            name, {known for known in by_name if by_name[known].split == entry.split}
-        )
-        finite = math.isfinite(entry.value)
-        if baseline and finite and measure and math.isfinite((reading := by_name[measure]).value):
-            called = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
+        same_split = {metric for metric, reading in by_name.items() if reading.split == entry.split}
+        metric = compared_with(name, same_split)
+        if baseline is None or not metric or not math.isfinite(entry.value):
+            continue
+        reading = by_name[metric]
+        if math.isfinite(reading.value):
+            label = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
             place, verb = probe_prefix(name), _verdict_of(reading, entry)
             reading.comparisons.append(
-                BaselineComparison(called, place, entry.value, entry.difference, verb)
+                BaselineComparison(label, place, entry.value, entry.difference, verb)
             )
     return list(by_name.values())
 
 
 def _images_text(split: str, images: int) -> str:
     count = f"{images:,} " if images else ""
-    return f"{count}{SPLIT_NAMES.get(split, split)} image{'s' * (images != 1)}"
+    plural = "" if images == 1 else "s"
+    return f"{count}{SPLIT_NAMES.get(split, split)} image{plural}"
 
 
 def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
-    """Return how many independent cases `n` cases of a split count as.
+    """Return the number of independent cases that a metric was measured on.
 
-    Patches count as the number of images, because patches of an image are alike. If the number of
-    images is not recorded, all cases count.
+    The patches of an image are alike, so there are at most as many independent cases as images.
+
+    Args:
+        n: Number of measured cases, such as patches or images, or None if unknown.
+        split: Split of the cases.
+        measured_on: `{split: number of images}`. All cases count if the split is missing.
     """
-    return min(n or 0, (measured_on or {}).get(split, n or 0))
+    cases = n or 0
+    return min(cases, (measured_on or {}).get(split, cases))
 
 
 def _verdict_of(reading: MetricReading, baseline: Measured) -> str:
-    """Return whether a metric beats a baseline, in words.
+    """Return whether a metric beats a baseline: WON, LOST, OPEN, AHEAD or FEW.
 
-    A measured paired difference decides: the answer is OPEN if the interval of the difference
-    includes zero. Without one, a share is OPEN if its interval includes the baseline, and a metric
-    is OPEN if both values look the same on a page. A metric without an interval is FEW if few
-    images were measured, and otherwise at best AHEAD.
+    If the paired difference was measured, its interval decides, and an interval that includes zero
+    gives OPEN. Otherwise the interval of the metric decides. Values that look the same on a page
+    give OPEN. A better metric without an interval is only AHEAD, and FEW if few images were
+    measured.
+
+    Args:
+        reading: Metric of the model.
+        baseline: Baseline on the same split.
     """
     row, baseline_value = reading.row, baseline.value
-    if (apart := baseline.difference) is not None:
-        if apart.low <= 0 <= apart.high:
+    difference, interval = baseline.difference, reading.interval
+    if difference is not None:
+        if difference.low <= 0 <= difference.high:
             return OPEN
-        return WON if (apart.low > 0) == row.higher else LOST
-    if reading.interval is None and reading.of_few:
+        is_higher = difference.low > 0
+        return WON if is_higher == row.higher else LOST
+    if interval is None and reading.of_few:
         return FEW
-    if (
-        reading.interval is not None
-        and reading.interval.low <= baseline_value <= reading.interval.high
-    ):
+    if interval is not None and interval.low <= baseline_value <= interval.high:
         return OPEN
     if row.text(reading.value, page=True) == row.text(baseline_value, page=True):
         return OPEN  # for example 4.136 against 4.136
-    if (reading.value > baseline_value) != row.higher:
+    is_higher = reading.value > baseline_value
+    if is_higher != row.higher:
         return LOST
-    return AHEAD if reading.interval is None else WON
+    return AHEAD if interval is None else WON
 
 
 def results_table(readings: Sequence[MetricReading]) -> Table:
     """Return a table of the model's metrics, without the baselines."""
     rows = []
     for reading in readings:
-        ends = (
-            f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
-            if reading.interval
-            else "-"
-        )
-        value = reading.row.text(reading.value, page=True)
-        rows.append([metric_label(reading.name), value, ends, reading.split, reading.count_text])
+        value, interval = reading.row.text(reading.value, page=True), "-"
+        if reading.interval:
+            interval = f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
+        row = [metric_label(reading.name), value, interval, reading.split, reading.count_text]
+        rows.append(row)
     return Table(["measure", "value", "95% interval", "split", "n"], rows)
 
 
 def baselines_table(readings: Sequence[MetricReading]) -> Table:
-    """Return a table that compares baselines with the model's metrics, without rows if nothing was
-    compared.
-    """
+    """Return a table with a row for each baseline and the metric that the baseline belongs to."""
     rows = []
     for reading in readings:
         for baseline in reading.comparisons:
-            value, between = reading.value - baseline.value, "-"
-            text = f"{100 * value:+.2f} points" if reading.row.in_per_cent else f"{value:+.4g}"
-            if (apart := baseline.difference) is not None:
-                between = f"{100 * apart.low:+.2f} to {100 * apart.high:+.2f}"
+            difference, interval = reading.value - baseline.value, "-"
+            text = f"{difference:+.4g}"
+            if reading.row.in_per_cent:
+                text = f"{100 * difference:+.2f} points"
+            if baseline.difference is not None:
+                low, high = 100 * baseline.difference.low, 100 * baseline.difference.high
+                interval = f"{low:+.2f} to {high:+.2f}"
             values = [
                 reading.row.text(value, page=True) for value in (reading.value, baseline.value)
             ]
-            rows.append([baseline.label, text, between, metric_label(reading.name), *values])
+            label = metric_label(reading.name)
+            rows.append([baseline.label, text, interval, label, *values])
     head = ["baseline", "difference", "95% interval", "measure", "model value", "baseline value"]
     return Table(head, rows)
 
 
 def comparison_text(reading: MetricReading) -> str:
-    """Return the value of a metric with the interval, and the baselines measured on the same
-    images.
+    """Describe a metric with its interval and its baselines.
+
+    For example, `76.5% (72.1% to 80.4%) of 400 test images; fresh weights 41.0%: +35.5 points
+    (+30.2 to +40.8)`.
     """
-    text = reading.row.text(reading.value)
+    interval = ""
     if reading.interval:
-        text += f" ({reading.interval.low:.1%} to {reading.interval.high:.1%})"
-    parts = [f"{text} of {reading.images_text}"]
+        interval = f" ({reading.interval.low:.1%} to {reading.interval.high:.1%})"
+    parts = [f"{reading.row.text(reading.value)}{interval} of {reading.images_text}"]
     for baseline in reading.comparisons:
-        part = f"{baseline.label} {reading.row.text(baseline.value)}"
-        if (apart := baseline.difference) is not None:
-            low, high = 100 * apart.low, 100 * apart.high
-            part += f": {100 * apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
-        parts.append(part)
-    if reading.draws:
-        one_draw = "a single draw (the interval does not cover other draws)"
-        parts.append(f"mean of {reading.draws} draws" if reading.draws > 1 else one_draw)
+        difference, points = baseline.difference, ""
+        if difference is not None:
+            low, high = 100 * difference.low, 100 * difference.high
+            points = f": {100 * difference.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
+        parts.append(f"{baseline.label} {reading.row.text(baseline.value)}{points}")
+    if reading.draws > 1:
+        parts.append(f"mean of {reading.draws} draws")
+    elif reading.draws:
+        parts.append("a single draw (the interval does not cover other draws)")
     return "; ".join(parts)
 
 
 def verdict(readings: Sequence[MetricReading]) -> str:
-    """Return what the baselines say about a model, or an empty string if nothing was compared.
+    """Say in sentences how a model compares with its baselines.
 
-    The verdict covers the features compared with fresh weights, the model's own task, and a
-    classifier.
+    A sentence each is about the features compared with fresh weights, about the training task, and
+    about a classifier. The text is empty if nothing was compared.
     """
     parts = (_features_verdict(readings), _task_verdict(readings), classifier_verdict(readings))
     return " ".join(filter(None, parts))
 
 
 def _features_verdict(readings: Sequence[MetricReading]) -> str:
-    """Return whether features of the encoder are better or worse than features of fresh weights,
-    and whether always naming the commonest class does as well.
+    """Say whether the encoder's features are better than features of fresh weights.
 
-    The verdict uses the paired differences in the first measure (`metrics.measure_rank`): with
-    several measures, each at 95%, one is soon beyond zero by chance. The text is empty if nothing
-    was compared. There is no verdict if the measured images chose the weights.
+    The verdict uses the paired differences in the first measure (`metrics.measure_rank`), because
+    with several measures, each at 95%, one measure is soon beyond zero by chance. Further sentences
+    compare the features with always naming the commonest class, and with pixels. There is no
+    verdict if the measured images chose the weights. The text is empty if nothing was compared.
     """
-    probed = [
-        reading for reading in readings if any(baseline.place for baseline in reading.comparisons)
-    ]
-    # An encoder with fresh weights is compared with the commonest class only.
-    compared = [
-        reading
-        for reading in probed
-        if any(baseline.place == FRESH for baseline in reading.comparisons)
-    ]
+    places = {
+        reading.name: {baseline.place for baseline in reading.comparisons} for reading in readings
+    }
+    probed = [reading for reading in readings if any(places[reading.name])]
     if not probed:
         return ""
-    first = min(compared or probed, key=lambda reading: measure_rank(reading.name))
-    said = {
-        WON: "are better than untrained features",
-        LOST: "are worse than untrained features",
-        OPEN: "cannot be distinguished from untrained features",
-    }
-    claims = []
-    for fresh in (baseline for baseline in first.comparisons if baseline.place == FRESH):
-        if fresh.difference is None:
+    # An encoder with fresh weights is compared with the commonest class only.
+    with_fresh = [reading for reading in probed if FRESH in places[reading.name]]
+    first = min(with_fresh or probed, key=lambda reading: measure_rank(reading.name))
+    measure, sentences = first.row.words, []
+    for baseline in first.comparisons:
+        if baseline.place != FRESH:
+            continue
+        if baseline.difference is None:
             return f"There is no verdict on the features: {NO_VERDICT}."
-        claims.append(said[fresh.verb])
-    if is_no_better(first):
         # Untrained features below the commonest class are easily beaten, so a win over them is not
         # reported.
-        claims = [*(claim for claim in claims if claim != said[WON]), f"are {NO_BETTER}"]
-    if not claims:
+        if baseline.verb != WON or not is_no_better(first):
+            sentences.append(FEATURES[baseline.verb].format(measure=measure))
+    if is_no_better(first):
+        sentences.append(f"By {measure}, the features of this encoder are {NO_BETTER}.")
+    if not sentences:
         return ""
-    text = f"By {first.row.words}, the features of this encoder {' and '.join(claims)}."
-    beside = [
-        baseline for each in readings for baseline in each.comparisons if baseline.place == PIXELS
-    ]
-    pixels = {baseline.verb for baseline in beside if baseline.difference}
-    if LOST in pixels:
-        text += " By k-NN, the pixels at 8 x 8 are better than the features."
-    elif OPEN in pixels:
-        text += " By k-NN, the features cannot be distinguished from the pixels at 8 x 8."
-    return text
+    verbs = set()
+    for reading in readings:
+        for baseline in reading.comparisons:
+            if baseline.place == PIXELS and baseline.difference:
+                verbs.add(baseline.verb)
+    if LOST in verbs:
+        sentences.append("By k-NN, the pixels at 8 x 8 are better than the features.")
+    elif OPEN in verbs:
+        sentences.append("By k-NN, the features cannot be distinguished from the pixels at 8 x 8.")
+    return " ".join(sentences)
 
 
 def is_no_better(reading: MetricReading) -> bool:
-    """Return whether a classifier or probe is measured to be no better than always naming the
-    commonest class.
+    """Return whether a classifier or probe is no better than always naming the commonest class.
 
-    The interval of the difference includes zero or lies below zero.
+    The interval of the measured difference then includes zero or lies below zero.
     """
     return any(
         baseline.label.endswith(COMMONEST_CLASS) and baseline.verb in (OPEN, LOST)
@@ -302,54 +325,52 @@ def is_no_better(reading: MetricReading) -> bool:
 
 
 def classifier_verdict(readings: Sequence[MetricReading]) -> str:
-    """Return a sentence if a classifier is no better on test images than always naming the
-    commonest class.
+    """Return a sentence if a classifier is no better than always naming the commonest class.
 
-    Otherwise return an empty string.
+    Only the accuracy on test images counts. Otherwise the text is empty.
     """
-    top1 = [reading for reading in readings if reading.name == TESTED[0] and is_no_better(reading)]
-    return f"{top1[0].row.words} is {NO_BETTER} ({top1[0].images_text})." if top1 else ""
+    for reading in readings:
+        if reading.name == TESTED[0] and is_no_better(reading):
+            return f"{reading.row.words} is {NO_BETTER} ({reading.images_text})."
+    return ""
 
 
 def _task_verdict(readings: Sequence[MetricReading]) -> str:
-    """Return which baselines of the model's own task the model beats, and which not.
+    """Say which baselines of the training task the model beats, and which it does not beat.
 
     The images are named if they are few, or if several splits were measured. There is no verdict if
-    a metric of that task is not finite, because the other metrics of such a network mean nothing.
+    a metric of the task is not finite, because the other metrics of such a network mean nothing.
     """
     for reading in readings:
         if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
-            return (
-                f"There is no verdict on the training task:"
-                f" {metric_label(reading.name)} is not finite."
-            )
-    comparisons = [
-        (measured, baseline)
-        for measured in readings
-        for baseline in measured.comparisons
-        if not baseline.place
-    ]
-    several = len({measured.split for measured, _ in comparisons}) > 1
+            label = metric_label(reading.name)
+            return f"There is no verdict on the training task: {label} is not finite."
+    comparisons = []
+    for reading in readings:
+        comparisons += [(reading, entry) for entry in reading.comparisons if not entry.place]
+    has_several_splits = len({reading.split for reading, _ in comparisons}) > 1
     by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
-    for reading, predictor in comparisons:
-        where = f" on {reading.images_text}" if several or reading.of_few else ""
-        values = " against ".join(
-            reading.row.text(value, page=True) for value in (reading.value, predictor.value)
+    for reading, baseline in comparisons:
+        images = f" on {reading.images_text}" if has_several_splits or reading.of_few else ""
+        value = reading.row.text(reading.value, page=True)
+        baseline_value = reading.row.text(baseline.value, page=True)
+        by_verb[baseline.verb].append(
+            f"{baseline.label} ({value} against {baseline_value}{images})"
         )
-        by_verb[predictor.verb].append(f"{predictor.label} ({values}{where})")
-    parts = [f"{verb} {_listed(texts)}" for verb, texts in by_verb.items() if texts]
-    return f"At the training task, the model {', and '.join(parts)}." if parts else ""
+    claims = [f"{verb} {_listed(baselines)}" for verb, baselines in by_verb.items() if baselines]
+    return f"At the training task, the model {', and '.join(claims)}." if claims else ""
 
 
 def probe_prefix(name: str) -> str:
-    """Return the key of PROBE_BASELINES that a metric belongs to, or an empty string for all other
-    metrics.
+    """Return the prefix of a metric that was measured on a baseline instead of the encoder.
 
-    A metric of the encoder itself belongs to none.
+    The prefix is a key of PROBE_BASELINES. It is empty for a metric of the encoder itself.
     """
     last = name.rpartition("/")[2]
-    return next((start for start in PROBE_BASELINES if last.startswith(start)), "")
+    return next((prefix for prefix in PROBE_BASELINES if last.startswith(prefix)), "")
 
 
-def _listed(texts: Sequence[str]) -> str:
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+def _listed(names: Sequence[str]) -> str:
+    """Return names as in a sentence: "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

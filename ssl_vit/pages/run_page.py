@@ -50,13 +50,14 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
 
     Args:
         folder: Folder of the run.
-        record: Content of the folder, if it has been read already.
-        running: Whether the calling process is the run itself, which its own lock does not reveal.
+        record: Content of the folder, or None to read the folder.
+        running: Whether the calling process is the run itself. `read_run` cannot see this.
 
     Raises:
         OSError: The page cannot be written.
     """
-    record = record or read_run(folder)
+    if record is None:
+        record = read_run(folder)
     if running:
         record = replace(record, running=True)
     above = f"../{INDEX}" if (folder.parent / INDEX).exists() else ""
@@ -78,36 +79,45 @@ def build(record: RunRecord) -> list[Section]:
 
 
 def summary_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield three sentences (what the run is, the course, the result) and cautions."""
+    """Yield three sentences (the run, its progress, the result), and cautions."""
     yield Text(" ".join(sentences(record)))
     if record.state == "running" and record.updated:
-        text = f"Updated {record.updated:%Y-%m-%d %H:%M:%S} UTC. The page reloads every {REFRESH}"
-        yield Text(f"{text} seconds while you are not using a chart or a table.")
-    for text in seen_text.cautions(record.seen):
-        yield Text(f"{text}.", warning=True)
-    if number := record.warning_count:
-        yield Text(f"{format_count(number, 'warnings')}: see the section Warnings.", warning=True)
+        yield Text(
+            f"Updated {record.updated:%Y-%m-%d %H:%M:%S} UTC. The page reloads every {REFRESH}"
+            " seconds while you are not using a chart or a table."
+        )
+    for caution in seen_text.cautions(record.seen):
+        yield Text(f"{caution}.", warning=True)
+    if record.warning_count:
+        count = format_count(record.warning_count, "warnings")
+        yield Text(f"{count}: see the section Warnings.", warning=True)
 
 
 def warning_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield damaged files, skipped updates and the warnings in log.txt."""
     if record.problems:
         yield Listing([f"{problem}." for problem in record.problems])
-    if steps := record.steps_of_bad_loss:
-        rows = format_count(len(steps), "rows")
-        text = f"The loss is not finite in {rows} of metrics.jsonl, first at step {steps[0]:,}."
-        yield Text(f"{text} The curves have gaps at these steps.", warning=True)
+    if record.steps_of_bad_loss:
+        rows = format_count(len(record.steps_of_bad_loss), "rows")
+        yield Text(
+            f"The loss is not finite in {rows} of metrics.jsonl, first at step"
+            f" {record.steps_of_bad_loss[0]:,}. The curves have gaps at these steps.",
+            warning=True,
+        )
     if record.not_finite:
-        shown = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
+        steps = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
         more = " and more" if len(record.not_finite) > STEPS else ""
-        text = "Updates skipped because the loss or the gradient was not finite: "
-        text += f"{format_count(len(record.not_finite), 'steps')} ({shown}{more})."
-        yield Text(f"{text} not_finite.json lists the images of these steps.", warning=True)
+        yield Text(
+            "Updates skipped because the loss or the gradient was not finite:"
+            f" {format_count(len(record.not_finite), 'steps')} ({steps}{more}). not_finite.json"
+            " lists the images of these steps.",
+            warning=True,
+        )
     if len(record.warnings) > WARNINGS:
         yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
     if record.warnings:
-        counted = list(record.warnings.items())[-WARNINGS:]
-        yield Listing([text if n == 1 else f"{text} ({n:,} times)" for text, n in counted])
+        last = list(record.warnings.items())[-WARNINGS:]
+        yield Listing([text if n == 1 else f"{text} ({n:,} times)" for text, n in last])
 
 
 def result_blocks(record: RunRecord) -> Iterator[Block]:
@@ -122,23 +132,24 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
         return
     if record.result is None:
         images = format_held_out(record.measured_on)
-        step = record.latest()[0]
-        text = f"The run has not finished. These values were measured at step {step:,}, on {images}"
-        yield Text(f"{text}.")
+        yield Text(
+            "The run has not finished. These values were measured at step"
+            f" {record.latest()[0]:,}, on {images}."
+        )
     yield table
-    chosen, remedy = (
-        (describe_held_out_choices(recipe), option_for_more_held_out(recipe))
-        if recipe
-        else ([], "")
-    )
+    choices = describe_held_out_choices(recipe) if recipe else []
+    remedy = option_for_more_held_out(recipe) if recipe else ""
     group = recipe.data.group if recipe else None
-    for text in few_images(record.measured_on, chosen, remedy, group):
-        yield Text(f"{text[0].upper()}{text[1:]}.", warning=True)
+    for caution in few_images(record.measured_on, choices, remedy, group):
+        yield Text(f"{caution[0].upper()}{caution[1:]}.", warning=True)
     for seen_images in record.seen:
-        whose = "" if seen_images.run == record.name else "About the initial weights: "
-        yield Text(f"{whose}{seen_text.sentence(seen_images)}.")
-    if (compared := metric_tables.baselines_table(readings)).rows:
-        yield compared
+        sentence = f"{seen_text.sentence(seen_images)}."
+        if seen_images.run != record.name:
+            sentence = f"About the initial weights: {sentence}"
+        yield Text(sentence)
+    baselines = metric_tables.baselines_table(readings)
+    if baselines.rows:
+        yield baselines
     if any(row[2] != "-" for row in table.rows):
         yield Text(
             "Intervals of accuracies are Wilson's intervals for n independent images. Patches of an"
@@ -152,17 +163,22 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
 def curve_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield a chart for each group of metrics, and a table of metrics with a single value."""
     yield from curves.charts(record.rows.curves)
-    if numbers := curves.numbers(record.rows.curves):
+    numbers = curves.numbers(record.rows.curves)
+    if numbers:
         yield Text("Metrics that were measured once or never changed:")
         yield Table(["measure", "value", "steps"], numbers)
-    if (rows := len(record.rows.steps)) > curves.DRAWN:
-        text = f"metrics.jsonl has {rows:,} rows. A curve shows at most {curves.DRAWN} values: the"
-        yield Text(f"{text} lowest and the highest value of each stretch.")
+    num_rows = len(record.rows.steps)
+    if num_rows > curves.DRAWN:
+        yield Text(
+            f"metrics.jsonl has {num_rows:,} rows. A curve shows at most {curves.DRAWN} values: the"
+            " lowest and the highest value of each stretch."
+        )
 
 
 def figures(record: RunRecord) -> Iterator[Block]:
-    """Yield the SVG files of figures/, predictions first, and the names of figures beyond EMBEDDED
-    bytes.
+    """Yield the figures of the run, predictions first.
+
+    Figures beyond a total of EMBEDDED bytes are only named.
     """
     caption = figure_blocks.predictions(record.values)
     otherwise = f"a figure of the run {record.name}"
@@ -170,12 +186,12 @@ def figures(record: RunRecord) -> Iterator[Block]:
 
 
 def recipe_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield a table of the keys that the run changed, and a table of all keys."""
-    values = record.values
+    """Yield a table of the keys that differ from the recipe file, and a table of all keys."""
+    values, recipe_file = record.values, record.environment.recipe_file
     if not values:
         return
-    if origin := record.environment.recipe_file:
-        before, source = origin.differs, f"recipe={origin.name}"
+    if recipe_file:
+        before, source = recipe_file.differs, f"recipe={recipe_file.name}"
     else:  # the run was made in Python without a recipe file
         before = experiment_values(defaults())
         source = "the defaults"
@@ -184,9 +200,11 @@ def recipe_blocks(record: RunRecord) -> Iterator[Block]:
         for key in values
         if key in before and values[key] != before[key]
     ]
-    yield Text(f"Changes from {source}:" if rows else f"No changes from {source}.")
     if rows:
+        yield Text(f"Changes from {source}:")
         yield Table(["key", "this run", source], rows, labels=3)
+    else:
+        yield Text(f"No changes from {source}.")
     every = [[key, format_value(value)] for key, value in values.items()]
     yield Fold(f"All {len(every)} keys of recipe.yaml", [Table(["key", "value"], every, labels=2)])
 
@@ -214,9 +232,11 @@ def provenance_blocks(record: RunRecord) -> Iterator[Block]:
         ("images per second, median", "images_per_s", ",.4g"),
         ("time waiting for data, median", "data_wait", ".1%"),
     ):
-        if len(values := record.finite(key)):
+        values = record.finite(key)
+        if len(values):
             rows.append((name, _number(np.sort(values)[len(values) // 2], form)))
-    if len(memory := record.finite("memory_gib")):
+    memory = record.finite("memory_gib")
+    if len(memory):
         rows.append(("peak memory of a device, GiB", _number(float(memory.max()))))
     host = recorded.host or {}
     rows += [
@@ -227,15 +247,16 @@ def provenance_blocks(record: RunRecord) -> Iterator[Block]:
         ("steps of gradient accumulation", recorded.accumulation or ""),
         *((f"images of {name}", n) for name, n in recorded.images.items() if name in recorded.data),
     ]
-    prints: dict[str, list[str]] = {}  # shares of a split have the fingerprint of the whole split
-    for name, text in recorded.data.items():
-        prints.setdefault(str(text), []).append(name)
-    for text, of in prints.items():
-        whole = "the whole split of " if len(of) > 1 else ""
-        rows.append((f"fingerprint of {whole}{' and '.join(of)}", text))
+    # shares of a split have the fingerprint of the whole split
+    splits_by_fingerprint: dict[str, list[str]] = {}
+    for split, fingerprint in recorded.data.items():
+        splits_by_fingerprint.setdefault(str(fingerprint), []).append(split)
+    for fingerprint, splits in splits_by_fingerprint.items():
+        whole = "the whole split of " if len(splits) > 1 else ""
+        rows.append((f"fingerprint of {whole}{' and '.join(splits)}", fingerprint))
     rows += [(f"initial weights, {kind}", text) for kind, text in (recorded.init or {}).items()]
-    known = [[name, text_line(value)] for name, value in rows if value != ""]
-    yield Table(["fact", "value"], known, labels=2)
+    table_rows = [[name, text_line(value)] for name, value in rows if value != ""]
+    yield Table(["fact", "value"], table_rows, labels=2)
     if recorded.classes:
         names = [f"{label}: {text_line(name)}" for label, name in enumerate(recorded.classes)]
         yield Fold(f"{len(names):,} classes", [Listing(names)])
@@ -246,29 +267,36 @@ def _number(value: float | None, form: str = ",.4g") -> str:
 
 
 def loading_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield how to load an exported encoder."""
+    """Yield the Python code that loads the exported encoder."""
     folder, recipe = record.folder.absolute(), record.recipe
     if not (folder / "export" / "config.json").exists():
         return
-    needed = recipe.model.opened_by if recipe else "import timm"
-    other = "timm or transformers alone" if needed == "import timm" else "timm or transformers"
-    yield Text(f"In Python, load the encoder with ssl_vit, or with {other}:")
-    name, kind = "encoder", "AutoModel"
+    import_line = recipe.model.opened_by if recipe else "import timm"
+    alone = " alone" if import_line == "import timm" else ""
+    yield Text(f"In Python, load the encoder with ssl_vit, or with timm or transformers{alone}:")
+    variable, model_class = "encoder", "AutoModel"
     classes: list[str] = []
     with suppress(OSError, ValueError):  # the file may be damaged
         classes = export_files.read(folder / "export").get("label_names") or []
     if classes:
-        name, kind = "classifier", "AutoModelForImageClassification"
-        text = f"The export is a classifier of {len(classes):,} classes. `label_names` in"
-        text += " config.json names the classes in the order of the outputs."
-        yield Text(f"{text} `ssl_vit.load_encoder` loads the encoder without the classifier.")
-    place = f"local-dir:{folder}/export"
-    lines = ["import ssl_vit", f"encoder = ssl_vit.load_encoder({str(folder)!r})", "", needed]
-    lines.append(f"{name} = timm.create_model({place!r}, pretrained=True).eval()")
+        variable, model_class = "classifier", "AutoModelForImageClassification"
+        yield Text(
+            f"The export is a classifier of {len(classes):,} classes. `label_names` in config.json"
+            " names the classes in the order of the outputs. `ssl_vit.load_encoder` loads the"
+            " encoder without the classifier."
+        )
+    export = f"{folder}/export"
+    lines = [
+        "import ssl_vit",
+        f"encoder = ssl_vit.load_encoder({str(folder)!r})",
+        "",
+        import_line,
+        f"{variable} = timm.create_model({f'local-dir:{export}'!r}, pretrained=True).eval()",
+    ]
     if recipe is None or recipe.data.is_rgb:
-        lines += TRANSFORM.format(name).splitlines()
-    lines += ["", f"from transformers import {kind}"]
-    yield Commands([*lines, f"{name} = {kind}.from_pretrained({f'{folder}/export'!r})"])
+        lines += TRANSFORM.format(variable).splitlines()
+    lines += ["", f"from transformers import {model_class}"]
+    yield Commands([*lines, f"{variable} = {model_class}.from_pretrained({export!r})"])
 
 
 def next_command_blocks(record: RunRecord) -> Iterator[Block]:
@@ -276,16 +304,17 @@ def next_command_blocks(record: RunRecord) -> Iterator[Block]:
     folder, recipe = record.folder.absolute(), record.recipe
     if recipe is None or not is_name(folder.name):
         return
+    steps: list[NextCommand] = []
     if record.result is None:
         tool = "evaluate" if recipe.objective == "probe" else recipe.training_tool
         words = [f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}", f"out={folder.parent}"]
-        words += [f"plugin={recipe.plugin}"] if recipe.plugin else []
+        if recipe.plugin:
+            words.append(f"plugin={recipe.plugin}")
         command = shell_command("accelerate", "launch", *tool_command(tool), *words)
         steps = [NextCommand("continue from the newest checkpoint", command)]
-    else:
-        labelled = has_labels(record.result.not_compared)
-        exported = (folder / "export").exists()
-        steps = next_steps(folder, folder.parent, recipe, labelled) if exported else []
+    elif (folder / "export").exists():
+        is_labelled = has_labels(record.result.not_compared)
+        steps = next_steps(folder, folder.parent, recipe, is_labelled)
     for step in steps:
         yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
         yield Commands([step.command])

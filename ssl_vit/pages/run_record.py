@@ -37,13 +37,13 @@ class RunRecord:
     """Content of a run's folder.
 
     Attributes:
-        values: {dotted key: value} of recipe.yaml; empty if the file cannot be read.
-        environment: Content of environment.json; empty if the file cannot be read.
-        result: Content of result.json; None unless the run has finished.
-        rows: Content of metrics.jsonl: `steps` (R,) and `curves`, {metric: steps and values}.
+        values: `{dotted key: value}` of recipe.yaml. Empty if the file cannot be read.
+        environment: Content of environment.json. Empty if the file cannot be read.
+        result: Content of result.json, or None unless the run has finished.
+        rows: Content of metrics.jsonl.
         running: Whether a process is writing to the folder.
         started: Times at which the run was started, as written in log.txt.
-        warnings: {warning: how often it occurs}, from the end of log.txt.
+        warnings: `{warning: number of times}`, from the end of log.txt.
         not_finite: Steps whose update was skipped.
         problems: Files that are missing or damaged, in words.
         updated: Time at which the newest file was written.
@@ -91,10 +91,10 @@ class RunRecord:
 
     @cached_property
     def steps_of_bad_loss(self) -> list[int]:
-        """Steps of the rows in which the loss, in training or held out, is not finite."""
+        """Steps at which the training loss or the held-out loss is not finite."""
         losses = (self.rows.curves.get(name) for name in ("loss", f"{HELD_OUT}loss"))
-        bad = [curve.steps[~np.isfinite(curve.values)] for curve in losses if curve]
-        return [int(step) for step in np.unique(np.concatenate(bad))] if bad else []
+        steps = [curve.steps[~np.isfinite(curve.values)] for curve in losses if curve]
+        return [int(step) for step in np.unique(np.concatenate(steps))] if steps else []
 
     @property
     def warning_count(self) -> int:
@@ -112,8 +112,9 @@ class RunRecord:
     @property
     def measured_on(self) -> dict[str, int]:
         """Number of measured images of each split, as {split: number}."""
-        of_result = self.result.measured_on if self.result else None
-        return of_result or self.environment.measured_on or {}
+        if self.result and self.result.measured_on:
+            return self.result.measured_on
+        return self.environment.measured_on or {}
 
     @property
     def seen(self) -> list[SeenImages]:
@@ -121,23 +122,27 @@ class RunRecord:
         return seen_text.recorded(self.result, self.environment)
 
     def latest(self) -> tuple[int, dict[str, float]]:
-        """Return the step and the values, {name: value}, of the last row with held-out metrics.
+        """Return the step and `{metric: value}` of the last row with held-out metrics.
 
-        Return (0, {}) without such a row.
+        Without such a row, the result is (0, {}).
         """
-        known = {
-            name.removeprefix(HELD_OUT): (int(curve.steps[-1]), float(curve.values[-1]))
+        held_out = {
+            name.removeprefix(HELD_OUT): curve
             for name, curve in self.rows.curves.items()
             if name.startswith(HELD_OUT)
         }
-        last = max((step for step, _ in known.values()), default=0)
-        return last, {name: value for name, (step, value) in known.items() if step == last}
+        last = max((int(curve.steps[-1]) for curve in held_out.values()), default=0)
+        values = {
+            name: float(curve.values[-1])
+            for name, curve in held_out.items()
+            if curve.steps[-1] == last
+        }
+        return last, values
 
     def metrics(self) -> dict[str, Measured]:
-        """Return the metrics in result.json.
+        """Return the metrics in result.json, `{metric: value, split and number of cases}`.
 
-        For an unfinished run, return the metrics of the last row with held-out metrics; their `n`
-        counts images.
+        For an unfinished run, return the last held-out metrics, whose `n` counts images.
         """
         if self.result is not None:
             return self.result.metrics
@@ -164,11 +169,11 @@ def is_run(folder: Path) -> bool:
 
 
 def read_run(folder: Path, result: Result | None = None) -> RunRecord:
-    """Return the content of a run's folder, with unreadable files named in `problems`.
+    """Read the folder of a run. Missing and damaged files are named in `RunRecord.problems`.
 
     Args:
         folder: Folder of the run.
-        result: Result of a run that has just ended, which is then not read again.
+        result: Result of a run that has just ended, if the caller has the result already.
     """
     problems: list[str] = []
     values: Values = {}
@@ -180,11 +185,13 @@ def read_run(folder: Path, result: Result | None = None) -> RunRecord:
     else:
         problems.append("recipe.yaml is missing")
     environment = _record(folder / "environment.json", Environment, problems) or Environment()
-    skipped = None
     if result is None and (folder / "result.json").exists():
         result = _record(folder / "result.json", Result, problems)
+    skipped: list[int] = []
     if (folder / "not_finite.json").exists():
-        skipped = _record(folder / "not_finite.json", NotFinite, problems)
+        not_finite = _record(folder / "not_finite.json", NotFinite, problems)
+        if not_finite is not None:
+            skipped = sorted(int(step) for step in not_finite.steps if step.isdecimal())
     log = _log_lines(folder / "log.txt")
     return RunRecord(
         folder=folder,
@@ -195,13 +202,14 @@ def read_run(folder: Path, result: Result | None = None) -> RunRecord:
         running=result is None and lock.is_held(folder),
         started=[started[1] for started in map(STARTED.match, log) if started],
         warnings=Counter(warning[1] for warning in map(WARNING.match, log) if warning),
-        not_finite=sorted(int(s) for s in (skipped.steps if skipped else ()) if s.isdecimal()),
+        not_finite=skipped,
         problems=problems,
         updated=_updated(folder),
     )
 
 
 def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
+    """Read a JSON file of a run. If this fails, append the reason to `problems`."""
     try:
         return records.read(path, kind)
     except FileNotFoundError:

@@ -19,63 +19,85 @@ from .run_record import RunRecord
 
 
 def sentences(record: RunRecord) -> list[str]:
-    """Return what the run is, the course of the run and the result, leaving out unknown parts."""
+    """Describe the run, its progress and its result. A part that is unknown is left out."""
     parts = (describe_run(record), describe_progress(record), describe_result(record))
-    return [sentence for sentence in parts if sentence]
+    return [part for part in parts if part]
 
 
 def describe_run(record: RunRecord) -> str:
-    """Return a sentence about what the run is."""
+    """Return a sentence about the training, the network, the images and the initial weights."""
     values, recipe = record.values, record.recipe
     if not values:
         return "The recipe of this run cannot be read."
     declared = declaration.find_objective_or_stub(str(values.get("objective")))
-    text = declared.title or declared.name
+    training, network = declared.title or declared.name, ""
     if recipe is not None:
-        text = "Fine-tuning on labels" if recipe.training_tool == "finetune" else text
-        model, size, sizes = recipe.model, record.environment.parameters, []
+        if recipe.training_tool == "finetune":
+            training = "Fine-tuning on labels"
+        model, sizes = recipe.model, []
         if not model.convolutional:
-            sizes = [f"{model.depth} blocks, {model.width} wide, patches of {model.patch} px"]
-        sizes += [] if size is None else [f"{rounded_count(size)} parameters"]
-        text += f" of {model.name or model.timm}" + (f" ({', '.join(sizes)})" if sizes else "")
+            sizes.append(f"{model.depth} blocks, {model.width} wide, patches of {model.patch} px")
+        if record.environment.parameters is not None:
+            sizes.append(f"{rounded_count(record.environment.parameters)} parameters")
+        network = f" of {model.name or model.timm}"
+        if sizes:
+            network = f"{network} ({', '.join(sizes)})"
     start = str(values.get("init"))
-    start = "random weights" if InitSource(start).is_scratch else start
-    return f"{text} on {values.get('data.name')} at {values.get('data.size')} px, from {start}."
+    if InitSource(start).is_scratch:
+        start = "random weights"
+    return (
+        f"{training}{network} on {values.get('data.name')} at {values.get('data.size')} px, from"
+        f" {start}."
+    )
 
 
 def describe_progress(record: RunRecord) -> str:
     """Return a sentence about how far the run is, and how long the run took."""
     resumed = len(record.started) - 1
-    times = "" if resumed < 1 else f", resumed {'once' if resumed == 1 else f'{resumed} times'}"
-    if (result := record.result) is not None:
-        trained = "after"
-        if result.steps:
-            seen = f" on {result.images:,.0f} images" if result.images else ""
-            began = f", starting at step {result.trunk.step:,}," if result.trunk else ""
-            trained = f"after {format_count(result.steps, 'steps')}{seen}{began} in"
-        took = f"{trained} {format_duration(result.seconds)}{times}{_chosen(result)}"
-        return f"The run finished on {_when(result.finished)}, {took}."
-    of = f" of {record.steps:,}" if record.steps else ""
+    times = ""
+    if resumed == 1:
+        times = ", resumed once"
+    elif resumed > 1:
+        times = f", resumed {resumed} times"
+    if record.result is not None:
+        return _describe_end(record.result, times)
+    total = f" of {record.steps:,}" if record.steps else ""
     if record.running:
-        return f"The run is in progress, at step {record.step:,}{of}{_time_left(record)}{times}."
+        seconds = _remaining_seconds(record)
+        left = "" if seconds is None else f", about {format_duration(seconds)} left"
+        return f"The run is in progress, at step {record.step:,}{total}{left}{times}."
     if not record.step:
         return f"The run has not finished and has no metrics{times}."
-    kept = record.saved_step
-    saved = f"The newest checkpoint is from step {kept:,}" if kept else "There is no checkpoint"
-    return f"The run stopped after step {record.step:,}{of}{times}. {saved}."
+    checkpoint = "There is no checkpoint."
+    if record.saved_step:
+        checkpoint = f"The newest checkpoint is from step {record.saved_step:,}."
+    return f"The run stopped after step {record.step:,}{total}{times}. {checkpoint}"
 
 
-def _chosen(result: Result) -> str:
-    """Return which step the weights are from, if checkpoint.best has chosen the weights."""
+def _describe_end(result: Result, times: str) -> str:
+    """Describe when a run finished, how long the run took, and which step the weights are from.
+
+    Args:
+        result: Result of the run.
+        times: How often the run was resumed, such as ", resumed once".
+    """
+    date, duration = _format_date(result.finished), format_duration(result.seconds)
+    sentence = f"The run finished on {date}, after {duration}{times}."
+    if result.steps:
+        images = f" on {result.images:,.0f} images" if result.images else ""
+        start = f", starting at step {result.trunk.step:,}," if result.trunk else ""
+        steps = format_count(result.steps, "steps")
+        sentence = f"The run finished on {date}, after {steps}{images}{start} in {duration}{times}."
     best = result.best
     if best is None or best.step is None:
-        return ""
-    images = format_held_out(result.measured_on)
-    value = f"with the best {best.metric} on {images} ({best.value:.4g})"
-    return f". The weights are from step {best.step:,}, {value}"
+        return sentence
+    return (
+        f"{sentence} The weights are from step {best.step:,}, with the best {best.metric} on"
+        f" {format_held_out(result.measured_on)} ({best.value:.4g})."
+    )
 
 
-def _when(text: str) -> str:
+def _format_date(text: str) -> str:
     """Return a time of result.json to the minute."""
     try:
         moment = datetime.fromisoformat(text)
@@ -84,16 +106,18 @@ def _when(text: str) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _time_left(record: RunRecord) -> str:
+def _remaining_seconds(record: RunRecord) -> float | None:
+    """Estimate the seconds that a running run still takes at the current speed, or return None."""
     rates, batch = record.finite("images_per_s"), record.values.get("optim.batch")
     if not record.steps or not len(rates) or not rates[-1] or not isinstance(batch, int):
-        return ""
-    return f", about {format_duration((record.steps - record.step) * batch / rates[-1])} left"
+        return None
+    return float((record.steps - record.step) * batch / rates[-1])
 
 
 def describe_result(record: RunRecord) -> str:
-    """Return the result compared with the baselines, or the last measured values of an unfinished
-    run.
+    """Return the result and the verdict of its baselines.
+
+    For an unfinished run, return the last measured values.
     """
     with use_plugin_rows(record.environment.plugin_rows):
         return _describe_result(record)
@@ -105,49 +129,56 @@ def _describe_result(record: RunRecord) -> str:
         step, values = record.latest()
         if not values:
             loss = record.rows.curves.get("loss")
-            known = loss is not None and math.isfinite(loss.values[-1])
-            return f"The training loss is {loss.values[-1]:.3f}." if loss and known else ""
-        text = f"On {format_held_out(record.measured_on)} at step {step:,}: "
+            if loss is None or not math.isfinite(loss.values[-1]):
+                return ""
+            return f"The training loss is {loss.values[-1]:.3f}."
+        images = format_held_out(record.measured_on)
+        sentence = f"On {images} at step {step:,}: {format_metrics(values)}."
         baselines = format_baselines(values)
-        return f"{text}{format_metrics(values)}{f'. To beat: {baselines}' if baselines else ''}."
+        return f"{sentence} To beat: {baselines}." if baselines else sentence
     readings = metric_tables.read_metrics(metrics, record.measured_on)
-    # For a training run, only test metrics come first; held-out metrics are compared with baselines
+    # For a training run, only test metrics come first. Held-out metrics are compared with baselines
     # below.
-    probed = record.values.get("objective") == "probe"
-    first = {reading.name: reading for reading in readings if probed or reading.split == "test"}
-    main = [first[name] for name in in_order([*first])]
-    texts = [
-        f"{metric_label(reading.name)}: {metric_tables.comparison_text(reading)}."
-        for reading in main[:1]
+    is_evaluation = record.values.get("objective") == "probe"
+    first = {
+        reading.name: reading for reading in readings if is_evaluation or reading.split == "test"
+    }
+    sentences = [
+        f"{metric_label(name)}: {metric_tables.comparison_text(first[name])}."
+        for name in in_order([*first])[:1]
     ]
     if record.recipe is not None and record.recipe.fine_tunes:
-        text = f"{metric_tables.NOT_KNOWN}, because the run was not compared with tuned training"
-        text += " from scratch."
-        texts += filter(None, [metric_tables.classifier_verdict(readings)])
-        texts.append(text[0].upper() + text[1:])
+        sentences += [
+            metric_tables.classifier_verdict(readings),
+            "Whether pre-training helped is not known, because the run was not compared with tuned"
+            " training from scratch.",
+        ]
     else:
-        texts += filter(None, [metric_tables.verdict(readings)])
+        sentences.append(metric_tables.verdict(readings))
         if any(baseline.place for reading in readings for baseline in reading.comparisons):
-            texts.append("The comparison uses frozen features, without fine-tuning.")
+            sentences.append("The comparison uses frozen features, without fine-tuning.")
     if record.result.not_compared:
-        texts.append(f"The features were not compared: {record.result.not_compared}.")
-    if not texts and metrics:
-        texts = [f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."]
-    return " ".join(texts)
+        sentences.append(f"The features were not compared: {record.result.not_compared}.")
+    if not any(sentences) and metrics:
+        sentences = [
+            f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
+        ]
+    return " ".join(filter(None, sentences))
 
 
 def machine(environment: Environment) -> str:
     """Return where a run was made and with which software, from environment.json."""
     cpu = (environment.host or {}).get("cpu", "unknown processor")
-    device = f"{environment.processes or 1} x {environment.device or 'unknown device'} ({cpu})"
+    sharding = ""
     if environment.sharding:
-        device += f", {sharding_text(environment.sharding.content())}"
+        sharding = f", {sharding_text(environment.sharding.content())}"
     packages = environment.packages or {}
     versions = ", ".join(f"{package} {version}" for package, version in packages.items())
-    whole = environment.revision or "unknown"
-    changed = "+" if whole.endswith("+") else ""
+    revision = environment.revision or "unknown"
+    changed = "+" if revision.endswith("+") else ""
     return (
-        f"{device}, {environment.threads or 'unknown'} threads, "
-        f"precision {environment.precision or 'unknown'}, "
-        f"Python {environment.python or 'unknown'}, {versions}, revision {whole[:10]}{changed}"
+        f"{environment.processes or 1} x {environment.device or 'unknown device'}"
+        f" ({cpu}){sharding}, {environment.threads or 'unknown'} threads, precision"
+        f" {environment.precision or 'unknown'}, Python {environment.python or 'unknown'},"
+        f" {versions}, revision {revision[:10]}{changed}"
     )

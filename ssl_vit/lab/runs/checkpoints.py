@@ -32,7 +32,13 @@ class CleanedRun(NamedTuple):
 
 
 def clean(run: ListedRun) -> CleanedRun | None:
-    """Remove a run's checkpoints, unless still needed. Return None if the run has none."""
+    """Remove the checkpoints of a run, or say why the run must keep them.
+
+    The run is locked while its checkpoints are removed.
+
+    Returns:
+        What was removed or kept, or None if the run has no checkpoints.
+    """
     folder = run.record.folder
     paths = list_checkpoints(folder / "checkpoints")
     if not paths:
@@ -44,7 +50,8 @@ def clean(run: ListedRun) -> CleanedRun | None:
     try:
         with lock.hold(folder, str(folder.parent)):
             # read the run again, now that it is locked
-            if reason := why_kept(ListedRun(run.name, read_run(folder))):
+            reason = why_kept(ListedRun(run.name, read_run(folder)))
+            if reason:
                 return cleaned._replace(kept=reason)
             for name in ("model.safetensors", "heads.safetensors"):
                 export_files.check_digest(folder / "export", name, run.name)
@@ -56,7 +63,11 @@ def clean(run: ListedRun) -> CleanedRun | None:
 
 
 def why_kept(run: ListedRun) -> str:
-    """Return why a run that no process writes must keep its checkpoints, or an empty text."""
+    """Return why a run must keep its checkpoints, or an empty text if they can be removed.
+
+    Args:
+        run: Run that no process is writing.
+    """
     if run.damage:
         return f"the run is damaged: {run.damage}"
     if run.record.result is None:
@@ -69,4 +80,6 @@ def why_kept(run: ListedRun) -> str:
         pending = manifest.pending(open_run(run.record.folder))
     except (OSError, ValueError) as error:  # includes UserError, which is a ValueError
         return f"whether all uploads are complete is unknown: {error}"
-    return f"uploads to the Hub are not complete: {', '.join(pending)}" if pending else ""
+    if pending:
+        return f"uploads to the Hub are not complete: {', '.join(pending)}"
+    return ""

@@ -30,8 +30,8 @@ Studies = Mapping[Path, StudyRecord]
 def write(folder: Path) -> list[RunRecord]:
     """Write index.html into a folder of runs and into the folders of all studies below.
 
-    The function also writes the page of each run that has no page or whose page is older than its
-    files. A task of a study gets no page here, but an existing page is brought up to date.
+    The function also writes the page of each run that has no page or an outdated page. A task of a
+    study gets no new page here, but an outdated page is written again.
 
     Returns:
         Records of the runs.
@@ -57,10 +57,15 @@ def write(folder: Path) -> list[RunRecord]:
 
 
 def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
-    """Return the page about a folder as text.
+    """Return the page about a folder of runs as HTML.
 
     The page has the studies below the folder, with links to their pages, and all runs outside of
     these studies.
+
+    Args:
+        folder: Folder of the page.
+        records: Runs in and below the folder. Runs elsewhere are ignored.
+        studies: `{folder: study}`.
     """
     below = {
         place: study
@@ -73,17 +78,21 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
     runs = [run for run in all_runs if not any(map(run.record.folder.is_relative_to, below))]
     results = [run.record.result for run in all_runs]
     hours = sum(result.device_hours or 0 for result in results if result)
-    number = format_count(len(all_runs), "runs")
-    text = f"{number}: {count_states(all_runs)}. {hours:.3g} device-hours in total."
-    sections = [Section("", [Text(text), Text(f"{COMPARES} {CAUTION}")])]
+    summary = (
+        f"{format_count(len(all_runs), 'runs')}: {count_states(all_runs)}. {hours:.3g} device-hours"
+        " in total."
+    )
+    sections = [Section("", [Text(summary), Text(f"{COMPARES} {CAUTION}")])]
     if below:
         head = ["study", "title", "finished", "report"]
         rows = [_study_row(folder, place, study) for place, study in below.items()]
         sections.append(Section("Studies", [Table(head, rows, labels=2)]))
     sections += [*_frozen(folder, runs), *_groups(folder, runs)]
-    where = f"of {studies[folder].title}" if folder in studies else f"in {folder.resolve().name}"
-    refresh = REFRESH if any(run.record.state == "running" for run in all_runs) else 0
-    return blocks.html(f"Runs {where}", sections, refresh=refresh)
+    title = f"Runs in {folder.resolve().name}"
+    if folder in studies:
+        title = f"Runs of {studies[folder].title}"
+    is_running = any(run.record.state == "running" for run in all_runs)
+    return blocks.html(title, sections, refresh=REFRESH if is_running else 0)
 
 
 def _study_row(folder: Path, place: Path, study: StudyRecord) -> list[str | Cell]:
@@ -111,42 +120,37 @@ def _relative(folder: Path, target: Path) -> str:
 
 
 def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
-    """Return a section that ranks the frozen encoders of all objectives, if any were measured.
+    """Return a section that ranks the frozen encoders of all objectives.
 
-    The section has one table for each measure and set of images, with the best encoder first.
+    The section has one table for each measure and set of images, with the best encoder first. If no
+    frozen encoder was measured, there is no section.
     """
     tables: list[Block] = []
     measures = {run.frozen_measure for run in runs if run.frozen_measure}
     for measure in in_order(measures):
         measured_runs = [run for run in runs if run.frozen_measure == measure]
-        for facts, same in listed.rank(measured_runs, measure):
-            head = [
-                "run",
-                "objective",
-                metric_label(measure),
-                "95% interval",
-                "minus fresh weights",
-            ]
-            rows = [_frozen_row(folder, run, measure) for run in same]
+        for facts, comparable_runs in listed.rank(measured_runs, measure):
+            head = ["run", "objective", metric_label(measure), "95% interval"]
+            head += ["minus fresh weights", "95% interval"]
+            rows = [_frozen_row(folder, run, measure) for run in comparable_runs]
             shared = ("data", "data.size", "split", "n", "training images")
-            texts = [f"{key}: {facts[key]}" for key in shared if key in facts]
-            tables += [Text("; ".join(texts)), Table([*head, "95% interval"], rows)]
+            shared_facts = "; ".join(f"{key}: {facts[key]}" for key in shared if key in facts)
+            tables += [Text(shared_facts), Table(head, rows)]
     return [Section("Frozen encoders", tables)] if tables else []
 
 
 def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
     """Return the row of a run: name, objective, value, interval, difference from fresh weights."""
     reading = run.measured[measure]
-    differences = [
-        baseline.difference for baseline in reading.comparisons if baseline.place == FRESH
-    ]
-    difference = next(filter(None, differences), None)
     interval = difference_mean = difference_interval = listed.NONE
     if reading.interval:
         interval = f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
-    if difference:
-        difference_mean = f"{100 * difference.mean:+.2f} points"
-        difference_interval = f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+    for baseline in reading.comparisons:
+        difference = baseline.difference
+        if baseline.place == FRESH and difference:
+            difference_mean = f"{100 * difference.mean:+.2f} points"
+            difference_interval = f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+            break
     return [
         _run_cell(folder, run),
         COLUMNS["objective"].text(run),
@@ -159,8 +163,12 @@ def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
 
 def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
     """Return a section for each group of comparable runs, the group with the newest run first."""
-    newest = sorted(runs, key=lambda run: run.ended.timestamp() if run.ended else 0, reverse=True)
-    groups = listed.groups(newest)
+
+    def ended(run: ListedRun) -> float:
+        return run.ended.timestamp() if run.ended else 0
+
+    groups = listed.groups(sorted(runs, key=ended, reverse=True))
+    # all curves of the page share the points
     most_points = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
     return [
         Section(_title(group[0]), [*_table(folder, group), *_charts(group, most_points)])
@@ -180,9 +188,10 @@ def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
     rows: list[list[str | Cell]] = []
     for run in runs:
         rows.append([_run_cell(folder, run), *(column.text(run) for column in columns)])
-    text = "; ".join(f"{name}: {value}" for name, value in shared.items())
-    blocks_above: list[Block] = [Text(text)] if text else []
-    return [*blocks_above, Table(["run", *(column.head for column in columns)], rows)]
+    table = Table(["run", *(column.head for column in columns)], rows)
+    if not shared:
+        return [table]
+    return [Text("; ".join(f"{name}: {value}" for name, value in shared.items())), table]
 
 
 def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
@@ -193,12 +202,12 @@ def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
         most: Most points of a curve.
     """
     charts: list[Block] = []
-    curves_of_runs = [(run, run.record.rows.curves) for run in runs]
-    for metric in curves.table_metrics({name for _, by_name in curves_of_runs for name in by_name}):
-        having = [(run, by_name[metric]) for run, by_name in curves_of_runs if metric in by_name]
-        lines = [
-            curves.line(run.name, curves.thin_curve(curve, most)) for run, curve in having[:CHARTED]
-        ]
+    names = {name for run in runs for name in run.record.rows.curves}
+    for metric in curves.table_metrics(names):
+        lines = []
+        for run in [run for run in runs if metric in run.record.rows.curves][:CHARTED]:
+            curve = curves.thin_curve(run.record.rows.curves[metric], most)
+            lines.append(curves.line(run.name, curve))
         if any(len(line.steps) > 1 for line in lines):
             charts.append(Chart(curves.metric_title(metric), lines))
     if charts and len(runs) > CHARTED:

@@ -61,7 +61,7 @@ LEARNED = "labels learned before"
 
 @dataclass(frozen=True, eq=False)
 class ListedRun:
-    """Run in a list. Values that need a look at files are read once, on first use.
+    """Run in a list. Values that need the files of the run are read once, on first use.
 
     Attributes:
         name: Path of the run's folder from the listed folder.
@@ -78,18 +78,22 @@ class ListedRun:
         An evaluation has no `optim.*`, and `probe.pool` is the pooling that was used. Empty if the
         recipe cannot be read.
         """
-        if not self.record.values:
-            return {}
         values, result = self.record.values, self.record.result
+        if not values:
+            return {}
         groups = {key.rpartition(".")[0] for key in values} - {""}
-        merged = {
+        settings = {
             key: default for key, default in defaults().items() if key.rpartition(".")[0] in groups
-        } | values
-        pool = (result and result.pool) or merged.get("probe.pool")
-        is_evaluation = merged.get("objective") == "probe"
-        unused = ("probe.pool", "optim.") if is_evaluation else ("probe.pool",)
-        used = {key: value for key, value in merged.items() if not key.startswith(unused)}
-        return used | ({"probe.pool": pool} if pool else {})
+        }
+        settings |= values
+        pool = settings.pop("probe.pool", None)
+        if result is not None and result.pool:
+            pool = result.pool
+        if pool:
+            settings["probe.pool"] = pool
+        if settings.get("objective") == "probe":
+            return {key: value for key, value in settings.items() if not key.startswith("optim.")}
+        return settings
 
     @cached_property
     def damage(self) -> str:
@@ -115,13 +119,13 @@ class ListedRun:
             return f"damaged: {self.damage}"
         if self.record.result is not None:
             return "finished"
-        of = f" of {self.record.steps:,}" if self.record.steps else ""
+        total = f" of {self.record.steps:,}" if self.record.steps else ""
         if self.record.running:
-            return f"running at step {self.step:,}{of}"
+            return f"running at step {self.step:,}{total}"
         if self.record.steps == 0:  # an evaluation has no checkpoints
             return "stopped"
-        if saved := self.record.saved_step:
-            return f"stopped, resumes after step {saved:,}{of}"
+        if self.record.saved_step:
+            return f"stopped, resumes after step {self.record.saved_step:,}{total}"
         return "stopped before its first checkpoint"
 
     @property
@@ -164,8 +168,8 @@ class ListedRun:
 
     def fresh_value(self, metric: str) -> float | None:
         """Return the value of fresh weights on the same images, or None without a measurement."""
-        beside = self.measured[metric].comparisons if metric in self.measured else []
-        return next((baseline.value for baseline in beside if baseline.place == FRESH), None)
+        baselines = self.measured[metric].comparisons if metric in self.measured else []
+        return next((baseline.value for baseline in baselines if baseline.place == FRESH), None)
 
     def best_baseline(self, metric: str) -> float | None:
         """Return the best baseline on the same images except fresh weights, or None."""
@@ -185,38 +189,43 @@ class ListedRun:
 
     @property
     def frozen_measure(self) -> str | None:
-        """Name of the first metric of the frozen encoder, or None.
+        """Name of the frozen encoder's most important metric, or None without any.
 
-        Metrics of test images come before other metrics.
+        Metrics of test images are more important than metrics of other images.
         """
         with use_plugin_rows(self.rows):
-            measures = [name for name in in_order(self.measured) if is_frozen_metric(name)]
-        tested = [name for name in measures if self.measured[name].split == "test"]
-        return next(iter([*tested, *measures]), None)
+            metrics = [name for name in in_order(self.measured) if is_frozen_metric(name)]
+        for name in metrics:
+            if self.measured[name].split == "test":
+                return name
+        return metrics[0] if metrics else None
 
     def frozen(self) -> str | None:
         """Describe the frozen encoder's accuracy and the difference from untrained weights.
 
         Both have intervals. The result is None if the run did not measure the frozen encoder.
         """
-        if (name := self.frozen_measure) is None:
+        name = self.frozen_measure
+        if name is None:
             return None
         reading = self.measured[name]
         fresh = [baseline for baseline in reading.comparisons if baseline.place == FRESH]
         with use_plugin_rows(self.rows):
-            text = f"{metric_label(name)} {comparison_text(reading._replace(comparisons=fresh))}"
-        return f"{text}{_caveats(self, reading)}"
+            values = comparison_text(reading._replace(comparisons=fresh))
+            return f"{metric_label(name)} {values}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
-        """Return name and value of the first metric that is not of the frozen encoder, or None.
+        """Describe the most important metric of the trained model, or return None without any.
+
+        Metrics of the frozen encoder do not count.
 
         Args:
-            test: Whether the metric is of the test split (True) or of other images (False).
+            test: Whether to take a metric of test images (True) or of other images (False).
         """
         with use_plugin_rows(self.rows):
             for name in in_order(self.measured):
-                reading = self.measured[name]
-                if (reading.split == "test") == test and not is_frozen_metric(name):
+                is_tested = self.measured[name].split == "test"
+                if is_tested == test and not is_frozen_metric(name):
                     return f"{name} {metric_text(self, name)}"
         return None
 
@@ -235,9 +244,13 @@ class ListedRun:
 
 
 def list_run(folder: Path, record: RunRecord) -> ListedRun:
-    """Return a run of a list, named by the path from the listed folder.
+    """Return a run for a list. The name of the run is the path from the listed folder.
 
-    If the listed folder is the run itself, the run keeps its name.
+    If the listed folder is the run itself, the name is the name of the folder.
+
+    Args:
+        folder: Folder whose runs are listed.
+        record: Content of the run's folder.
     """
     if record.folder == folder:
         return ListedRun(record.name, record)
@@ -251,18 +264,19 @@ def count_states(runs: Sequence[ListedRun]) -> str:
 
 
 def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
-    """Return the keys that change the computation and differ between runs.
+    """Return the recipe keys in which runs differ, if the keys change the computation.
 
-    Runs whose recipe has no such group of keys, and runs whose recipe cannot be read, make no
-    difference.
+    Runs whose recipe has no such key, and runs whose recipe cannot be read, count as equal to all
+    other runs.
 
     Returns:
-        `{key: value of each run}`, in the order of the recipes.
+        `{key: value of each run as text}`, in the order of the recipes.
     """
     recipes, default = [run.settings for run in runs if run.settings], defaults()
     free = {key for run in runs for key in run.record.environment.free}
-    by_key = {}
-    for key in dict.fromkeys(key for values in recipes for key in values):
+    keys = dict.fromkeys(key for settings in recipes for key in settings)
+    values_by_key = {}
+    for key in keys:
         # a key of a plugin has no default: a run without the plugin differs
         using = [values for values in recipes if key in values or key not in default]
         texts = {format_value(values.get(key, NONE)) for values in using}
@@ -272,7 +286,10 @@ def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
 
 
 def export_problem(export: Path) -> str:
-    """Return why an export cannot be loaded, or an empty text. Only headers are read."""
+    """Return why an exported encoder cannot be loaded, or an empty text.
+
+    Only the headers of the files are read.
+    """
     try:
         export_files.read_config(export)
         # safe_open fails unless the header describes the file up to its last byte
@@ -329,7 +346,7 @@ class Column(NamedTuple):
 
 
 def recipe_column(*keys: str) -> Callable[[ListedRun], Any]:
-    """Return a function from a run to the value of the first of these recipe keys that is set."""
+    """Return a function that looks up the first of these recipe keys that a run has set."""
 
     def value(run: ListedRun) -> str | None:
         candidates = (run.record.values.get(key) for key in keys)
@@ -374,57 +391,60 @@ SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learn
 
 
 def metric_text(run: ListedRun, metric: str) -> str:
-    """Describe a metric of a run for a table cell.
+    """Describe a metric of a run for a table cell: `76.5% (n = 400); fresh weights 41.0%`.
 
     The text has the value, the number of images, the values of fresh weights and of the best other
-    baseline, and the reason if the metric does not measure new images.
+    baseline, and the limits of the metric (`_caveats`).
     """
     reading = run.measured[metric]
     fresh, baseline = run.fresh_value(metric), run.best_baseline(metric)
-    text = reading.row.text(reading.value, page=True)
+    cell = reading.row.text(reading.value, page=True)
     if reading.images:
-        text += f" (n = {reading.count_text})"
+        cell += f" (n = {reading.count_text})"
     if fresh is not None:
-        text += f"; fresh weights {reading.row.text(fresh, page=True)}"
+        cell += f"; fresh weights {reading.row.text(fresh, page=True)}"
     if baseline is not None:
-        text += f"; to beat {reading.row.text(baseline, page=True)}"
-    return f"{text}{_caveats(run, reading)}"
+        cell += f"; to beat {reading.row.text(baseline, page=True)}"
+    return cell + _caveats(run, reading)
 
 
 def _caveats(run: ListedRun, reading: MetricReading) -> str:
-    """Return a text that ends the description of a metric with its limits, or an empty text.
+    """Return the limits of a metric, to follow the metric's value, or an empty text.
 
-    The limits are that the metric is no better than always naming the commonest class, or that the
-    encoder may have seen the measured images before.
+    The limits are that the metric is no better than always naming the commonest class, and that the
+    encoder has seen or may have seen the measured images before.
     """
-    text = f"; {NO_BETTER}" if is_no_better(reading) else ""
+    limits = f"; {NO_BETTER}" if is_no_better(reading) else ""
     if run.count_learned(reading.split):
-        return f"{text} (do not compare: {LEARNED})"
+        return f"{limits} (do not compare: {LEARNED})"
     if any(seen.unknown for seen in run.record.seen):
-        text = f"{text} (unknown whether these images were seen before)"
-    return f"{text} (on training images)" if reading.split == "train" else text
+        limits += " (unknown whether these images were seen before)"
+    if reading.split == "train":
+        limits += " (on training images)"
+    return limits
 
 
 def page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     """Return the columns of a table in index.html, for runs of one objective and data set.
 
-    Columns of metrics come first, one for each metric and split. Metrics by kind of patch are the
-    last metrics, because a phone shows only the first columns.
+    The metrics come first, then the settings in which the runs differ. Metrics by kind of patch
+    are the last metrics, because a phone shows only the first columns.
 
     Returns:
-        The columns after the run's name, and `{heading: text}` of values that all runs share, which
-            have no column.
+        The columns after the run's name, and `{heading: value}` of the settings that all runs
+            share. These settings have no column.
     """
     with use_plugin_rows(*(run.rows for run in runs)):
         return _page_columns(runs)
 
 
 def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    measured = {(name, reading.split) for run in runs for name, reading in run.measured.items()}
+    measured: set[tuple[str, str]] = set()  # (metric, split)
+    shares: set[str] = set()
+    for run in runs:
+        measured |= {(name, reading.split) for name, reading in run.measured.items()}
+        shares |= {name for name, reading in run.measured.items() if reading.row.unit == SHARE}
     names = {name for name, _ in measured}
-    shares = {
-        name for run in runs for name, reading in run.measured.items() if reading.row.unit == SHARE
-    }
     shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
     order = [pair for pair in itertools.product(shown, SPLIT_NAMES) if pair in measured]
     order.sort(key=lambda pair: is_shown_otherwise(pair[0], names))  # by kind of patch last
@@ -434,18 +454,23 @@ def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, st
         meanings = dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
         for row in meanings:
             metrics += _metric_columns(name, split, row, runs)
-    if differing_values := differing_keys(runs):
-        lines = [
-            "; ".join(f"{key}={values[number]}" for key, values in differing_values.items())
-            for number in range(len(runs))
-        ]
-        by_name = dict(zip([run.name for run in runs], lines, strict=True))
+    differing_values = differing_keys(runs)
+    if differing_values:
+        by_name = {}
+        for number, run in enumerate(runs):
+            settings = [f"{key}={values[number]}" for key, values in differing_values.items()]
+            by_name[run.name] = "; ".join(settings)
         metrics.append(Column("what differs", lambda run: by_name[run.name]))
-    texts = {key: {COLUMNS[key].text(run) for run in runs} for key in SETTINGS}
-    varying = [key for key, values in texts.items() if len(values) > 1]
-    columns = [COLUMNS[key] for key in (*varying, "total_exaflop", "time", "ended", "warnings")]
-    shared = {COLUMNS[key].head: min(values) for key, values in texts.items() if len(values) == 1}
-    return metrics + columns, {head: text for head, text in shared.items() if text != NONE}
+    columns: list[Column] = []
+    shared: dict[str, str] = {}
+    for column in (COLUMNS[key] for key in SETTINGS):
+        values = {column.text(run) for run in runs}
+        if len(values) > 1:
+            columns.append(column)
+        elif values != {NONE}:
+            shared[column.head] = values.pop()
+    columns += [COLUMNS[key] for key in ("total_exaflop", "time", "ended", "warnings")]
+    return metrics + columns, shared
 
 
 def _metric_columns(
@@ -453,8 +478,8 @@ def _metric_columns(
 ) -> list[Column]:
     """Return the columns of a metric on one split: the metric, fresh weights, the best baseline.
 
-    Baselines that were not measured have no column. The heading has the number of images if all
-    runs have the same number.
+    Baselines that were not measured have no column. The heading of the metric has the number of
+    images if all runs have the same number.
 
     Args:
         metric: Name of the metric.
@@ -462,14 +487,15 @@ def _metric_columns(
         row: Description of the metric. Runs in which the name has another description are left out.
         runs: Runs of the table.
     """
-    having = [run for run in runs if metric in run.measured and run.measured[metric].row == row]
+    with_metric = [
+        run for run in runs if metric in run.measured and run.measured[metric].row == row
+    ]
     words = metric.removesuffix(row.name) + row.words
-    counts = {run.count(metric) for run in having if run.measured[metric].split == split}
-    head = f"{words}, {SPLIT_NAMES[split]}"
+    counts = {run.count(metric) for run in with_metric if run.measured[metric].split == split}
     n = counts.pop() if len(counts) == 1 else None
-    if n:
-        # no-break spaces keep the text together in a narrow column
-        head = f"{head} (n\u00a0=\u00a0{n:,})"
+    # no-break spaces keep the number of images together in a narrow column
+    images = f" (n\u00a0=\u00a0{n:,})" if n else ""
+    head = f"{words}, {SPLIT_NAMES[split]}{images}"
 
     def value(run: ListedRun) -> float | None:
         entry = run.measured.get(metric)
@@ -484,7 +510,7 @@ def _metric_columns(
     number = partial(row.text, page=True)
     columns = [Column(head, value, number)]
     for what, value_of in (("of fresh weights", fresh), ("to beat", to_beat)):
-        if any(value_of(run) is not None for run in having):
+        if any(value_of(run) is not None for run in with_metric):
             columns.append(Column(f"{words} {what}, {SPLIT_NAMES[split]}", value_of, number))
     return columns
 
@@ -507,9 +533,8 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     Runs whose features may have collapsed are left out if a collapse could give the best value.
 
     Returns:
-        Groups of comparable runs, the largest group first and the best run of a group first. Runs
-            in a group share the data set, the split, the measured images and, unless the metric is
-            of the frozen encoder, the objective.
+        The largest group first, and in each group the best run first. All runs of a group have the
+            same facts (`_facts`), such as the data set, the split and the measured images.
     """
     by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     ranked_runs = [
@@ -524,21 +549,26 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 
     for run in sorted(ranked_runs, key=badness):
         by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
-    ranked = [RankedGroup(dict(facts), same) for facts, same in by_facts.items()]
-    return sorted(ranked, key=lambda group: -len(group.runs))
+    groups = [RankedGroup(dict(facts), members) for facts, members in by_facts.items()]
+    return sorted(groups, key=lambda group: -len(group.runs))
 
 
 def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
     """Return the facts that must be equal for measurements on a split to be comparable.
 
-    The facts are the objective and the images with their number and size. Unknown facts are left
-    out.
+    Args:
+        run: Run that has measured something on the split.
+        split: Name of the split.
+        count: Number of measured images, or None if unknown.
+
+    Returns:
+        `{fact: value}` of the objective and of the images. Unknown facts are left out.
     """
     environment = run.record.environment
-    images = environment.data.get(split)
+    images = environment.data.get(split)  # fingerprint
     # environment.data names the whole set that the validation images are a share of
-    if split == "validation":
-        images = environment.held_out or images
+    if split == "validation" and environment.held_out:
+        images = environment.held_out
     facts = {
         "objective": run.record.values.get("objective"),
         "data": run.record.values.get("data.name"),
@@ -550,7 +580,7 @@ def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]
 
 
 def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
-    """Group the runs that can share a table: no two differ in the facts of `_comparable`.
+    """Group the runs that can share a table, because no two runs differ in facts of `_comparable`.
 
     The groups are in the order of their first runs.
     """
@@ -558,11 +588,11 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
     for run in runs:
         counts = run.record.measured_on
         splits = {reading.split for reading in run.measured.values()} or {"validation"}
-        facts = {
-            (key if key in ("objective", "data", "data.size") else split, key): value
-            for split in splits
-            for key, value in _comparable(run, split, counts.get(split)).items()
-        }
+        facts: dict[tuple[str, str], str] = {}
+        for split in splits:
+            for key, value in _comparable(run, split, counts.get(split)).items():
+                is_shared = key in ("objective", "data", "data.size")  # by all splits
+                facts["" if is_shared else split, key] = value
         for group_facts, members in grouped:
             if all(group_facts.get(fact, value) == value for fact, value in facts.items()):
                 group_facts |= facts
@@ -574,11 +604,12 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:
-    """Return the facts that must be equal for the values of a metric to be comparable.
+    """Return `{fact: value}` that must be equal for the values of a metric to be comparable.
 
-    The keys of the objective are facts too, because an easier task has a lower loss. A frozen
-    encoder is measured in the same way for every objective, so the objective is no fact of its
-    metrics. The number of labelled training images is: probes in a training run may use fewer.
+    The facts depend on the metric. Metrics of a frozen encoder are comparable between objectives,
+    but depend on the number of labelled images that the probe was fitted to. Metrics on test images
+    depend on the objective. A loss depends also on the keys of the training task, because an easier
+    task has a lower loss.
     """
     split, environment = run.measured[metric].split, run.record.environment
     values, learned = run.record.values, run.count_learned(split)

@@ -23,18 +23,19 @@ class FoundRuns(NamedTuple):
 def find_runs(folder: Path) -> FoundRuns:
     """Find the runs and studies in and below a folder. If the folder is a run, find the run.
 
-    Hidden folders and folders inside a run are not searched. Links are followed last, so that a run
-    is listed under its own folder.
+    Hidden folders and folders inside a run are not searched. Symbolic links are followed last, so
+    that a run that is also linked is listed under its real folder.
 
     Raises:
         UserError: There is no run.
     """
     listing = FoundRuns([], {})
     seen = set()
+    # folders and links to search, each with the levels of folders to search below
     waiting = [(folder, DEEPEST)]
     links: list[tuple[Path, int]] = []
     while waiting or links:
-        place, levels = (waiting or links).pop()
+        place, levels = waiting.pop() if waiting else links.pop()
         with suppress(OSError):  # another user's folder, or a folder that was just removed
             stat = place.stat()
             if (stat.st_dev, stat.st_ino) in seen:  # links can form a circle
@@ -46,15 +47,18 @@ def find_runs(folder: Path) -> FoundRuns:
             with suppress(OSError, ValueError):  # no study.json, or a damaged file
                 listing.studies[place] = records.read(place / FILE, StudyRecord)
             for child in _folders(place) if levels else ():
-                (links if child.is_symlink() else waiting).append((child, levels - 1))
+                later = links if child.is_symlink() else waiting
+                later.append((child, levels - 1))
     if not listing.runs:
-        text = f"no run found in this folder or in {DEEPEST} levels of folders below"
-        raise UserError(f"{folder}: {text}. Name the folder of a run, a study or several runs.")
+        raise UserError(
+            f"{folder}: no run found in this folder or in {DEEPEST} levels of folders below. Name"
+            " the folder of a run, a study or several runs."
+        )
     return FoundRuns(sorted(listing.runs), dict(sorted(listing.studies.items())))
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder in reverse order."""
+    """Return the folders in a folder, except hidden folders, from Z to A."""
     # scandir needs no call for each file, of which there can be millions
     with os.scandir(folder) as entries:
         names = [

@@ -59,9 +59,8 @@ class RunTable:
         keys, rows = listed.differing_keys(self.runs), []
         for run in self.runs:
             settings = {key: run.settings.get(key) for key in keys}
-            rows.append(
-                run.content() | settings | {entry: run.value(entry) for entry in run.measured}
-            )
+            metrics = {metric: run.value(metric) for metric in run.measured}
+            rows.append(run.content() | settings | metrics)
         return DataFrame(rows).drop(columns="metrics")
 
     def content(self) -> dict[str, Any]:
@@ -75,9 +74,10 @@ class RunTable:
     def _repr_html_(self) -> str:
         from pandas import DataFrame
 
-        head, *rows = self.rows or [[]]
-        table = DataFrame(rows, columns=head).to_html(index=False) if rows else ""
-        return table + notebook.lines_html(self.lines)
+        lines = notebook.lines_html(self.lines)
+        if len(self.rows) < 2:
+            return lines
+        return DataFrame(self.rows[1:], columns=self.rows[0]).to_html(index=False) + lines
 
 
 def main(arguments: list[str]) -> None:
@@ -108,15 +108,21 @@ def table(options: RunsOptions) -> RunTable:
 
 
 def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
-    """List the runs.
+    """List the runs, sorted by a column.
+
+    Args:
+        sort: Name of the column, after a minus to reverse the order.
+        runs: Runs to list.
 
     Raises:
         UserError: `sort` is not a column.
     """
     key = sort.removeprefix("-")
     if key not in listed.SORTED_BY:
-        text = f"sort={key}: unknown column ({suggest(key, listed.SORTED_BY)})"
-        raise UserError(f"{text}. To rank runs by a metric, use best=METRIC.")
+        raise UserError(
+            f"sort={key}: unknown column ({suggest(key, listed.SORTED_BY)}). To rank runs by a"
+            " metric, use best=METRIC."
+        )
     runs = listed.COLUMNS[key].ordered(runs, backwards=key != sort)
     columns = [listed.COLUMNS[name] for name in listed.IN_TERMINAL]
     rows = [[column.text(run) for column in columns] for run in runs]
@@ -124,13 +130,14 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
     lines = ["", f"{format_count(len(runs), 'runs')}, {total}: {listed.count_states(runs)}"]
     if len({run.record.values.get("objective") for run in runs} - {"probe"}) > 1:
         lines.append(listed.COMPARES)
-    for name, texts in listed.differing_keys(runs).items():
-        lines.append(f"differs     {name}: {list_names([*map(text_line, dict.fromkeys(texts))])}")
+    for key, values in listed.differing_keys(runs).items():
+        different_values = [text_line(value) for value in dict.fromkeys(values)]
+        lines.append(f"differs     {key}: {list_names(different_values)}")
     return RunTable(runs, lines, [[column.head for column in columns], *rows])
 
 
 def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
-    """Rank the runs.
+    """Rank the runs by a metric, in groups of comparable runs.
 
     Raises:
         UserError: No run has the metric, the metric is a baseline, or its better direction is
@@ -144,52 +151,57 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
             f"best={metric}: no listed run has this metric ({suggest(metric, metrics)})"
         )
     if not all(run.has_direction(metric) for run in runs if metric in run.measured):
-        text = "whether lower values are better is unknown. Compare the pages of the runs."
-        raise UserError(f"best={metric}: {text}")
+        raise UserError(
+            f"best={metric}: whether lower values are better is unknown. Compare the pages of the"
+            " runs."
+        )
     groups = listed.rank(runs, metric)
-    ranked_groups = [
-        {
-            "facts": group.facts,
-            "runs": [{"name": run.name, "value": run.value(metric)} for run in group.runs],
-            "differs": listed.differing_keys(group.runs),
-        }
-        for group in groups
-    ]
     lines = list(_ranking_lines(metric, groups, runs))
-    ranked = [run for group in groups for run in group.runs]
-    record = {"best": metric, "groups": ranked_groups}
-    return RunTable(ranked, lines, groups=groups, record=record)
+    ranked, contents = [], []
+    for group in groups:
+        ranked += group.runs
+        values = [{"name": run.name, "value": run.value(metric)} for run in group.runs]
+        differs = listed.differing_keys(group.runs)
+        contents.append({"facts": group.facts, "runs": values, "differs": differs})
+    return RunTable(ranked, lines, groups=groups, record={"best": metric, "groups": contents})
 
 
 def _ranking_lines(
     metric: str, groups: Sequence[RankedGroup], runs: Sequence[ListedRun]
 ) -> Iterator[str]:
-    """Yield the ranked runs, each group below the shared facts, and the runs that are left out."""
+    """Yield a table of each group of ranked runs, then a line for each run that is left out.
+
+    Args:
+        metric: Metric that ranks the runs.
+        groups: Groups of comparable runs, the best run of a group first.
+        runs: All runs.
+    """
     directions = {run.measured[metric].row.higher for run in runs if metric in run.measured}
-    better = " or ".join("higher" if is_higher else "lower" for is_higher in sorted(directions))
-    reason = ", as each plugin declares" if len(directions) > 1 else ""
-    yield f"{metric}: {better} is better{reason}"
+    if len(directions) > 1:
+        yield f"{metric}: lower or higher is better, as each plugin declares"
+    elif True in directions:
+        yield f"{metric}: higher is better"
+    else:
+        yield f"{metric}: lower is better"
     if len(groups) > 1:
         yield f"{len(groups)} groups. Compare only runs of the same group."
     for group in groups:
         shared = ", ".join(f"{name}={text_line(value)}" for name, value in group.facts.items())
         yield from ("", f"{shared}:")
-        settings = listed.differing_keys(group.runs)
+        differing_keys = listed.differing_keys(group.runs)
         rows = []
         for index, run in enumerate(group.runs):
-            words = " ".join(
-                f"{key}={text_line(values[index])}" for key, values in settings.items()
-            )
-            value = listed.metric_text(run, metric)
-            rows.append([str(index + 1), value, text_line(run.name), words or listed.NONE])
+            settings = [f"{key}={text_line(texts[index])}" for key, texts in differing_keys.items()]
+            value, differs = listed.metric_text(run, metric), " ".join(settings) or listed.NONE
+            rows.append([str(index + 1), value, text_line(run.name), differs])
         yield from plain_table(("", metric, "run", "differs"), rows)
     ranked = {run for group in groups for run in group.runs}
     for run in runs:
         if metric in run.measured and run not in ranked:
-            why = run.state
+            reason = run.state
             if listed.may_be_collapsed(run, metric):
-                why = f"even useless features can have the best {metric}"
-            yield f"left out    {text_line(run.name)}: {text_line(why)}"
+                reason = f"even useless features can have the best {metric}"
+            yield f"left out    {text_line(run.name)}: {text_line(reason)}"
     if any(len(group.runs) > 1 for group in groups):
         yield from ("", listed.CAUTION)
 
@@ -199,14 +211,14 @@ def _clean(runs: list[ListedRun]) -> RunTable:
     cleaned = [result for result in map(checkpoints.clean, runs) if result]
     removed = [result for result in cleaned if not result.kept]
     freed = sum(result.bytes for result in removed)
-    text = f"freed       {format_bytes(freed)} from {format_count(len(removed), 'runs')}"
+    total = f"freed       {format_bytes(freed)} from {format_count(len(removed), 'runs')}"
     record = {"bytes": freed, "clean": [result._asdict() for result in cleaned]}
-    return RunTable(runs, [*map(_cleaned_line, cleaned), text], record=record)
+    return RunTable(runs, [*map(_cleaned_line, cleaned), total], record=record)
 
 
 def _cleaned_line(cleaned: CleanedRun) -> str:
-    what = format_count(cleaned.checkpoints, "checkpoints")
-    text = f"{text_line(cleaned.name)}: {what}, {format_bytes(cleaned.bytes)}"
+    name, disk_use = text_line(cleaned.name), format_bytes(cleaned.bytes)
+    count = format_count(cleaned.checkpoints, "checkpoints")
     if cleaned.kept:
-        return f"kept        {text}: {text_line(cleaned.kept)}"
-    return f"removed     {text}"
+        return f"kept        {name}: {count}, {disk_use}: {text_line(cleaned.kept)}"
+    return f"removed     {name}: {count}, {disk_use}"

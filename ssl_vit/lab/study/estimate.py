@@ -65,24 +65,29 @@ class StudyEstimate:
         shown = {key: head for key, head in COLUMNS.items() if self.in_all[key] is not None}
         head = ["run", *(title for title, _ in shown.values())]
         rows = [
-            [name, *(text(part[key]) for key, (_, text) in shown.items())]
-            for name, part in {**self.runs, "in all": self.in_all}.items()
+            [name, *(form(costs[key]) for key, (_, form) in shown.items())]
+            for name, costs in {**self.runs, "in all": self.in_all}.items()
         ]
         lines = [*self.opening, f"study       {self.name}: {self.title}", *plain_table(head, rows)]
         return estimate.as_lines(lines, self._rows(), self.warnings)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        for number, text in enumerate(self.compared):
-            yield "" if number else "compared", text
+        for number, sentence in enumerate(self.compared):
+            yield "" if number else "compared", sentence
         timed, uncounted = self.in_all["device_hours"] is not None, self.in_all["uncounted"]
         if self.device:
-            yield "time", f"on {self.device.name}, {estimate.assumed(self.asked)}"
+            yield (
+                "time",
+                f"on {self.device.name}, for computation alone, assuming"
+                f" {self.asked.efficiency:.0%} (efficiency=) of the peak speed",
+            )
         elif timed:
             yield "time", "measured on this machine, with one task running at a time"
         elif not self.opening:  # the opening already gives measured hours
-            yield "time", estimate.no_time()
-        if timed and (untimed := self.in_all["untimed"]):
-            yield "left out", f"the unknown time of {format_count(untimed, 'tasks')}"
+            yield "time", f"unknown. Add device= (choices: {', '.join(estimate.devices())})"
+        if timed and self.in_all["untimed"]:
+            untimed = format_count(self.in_all["untimed"], "tasks")
+            yield "left out", f"the unknown time of {untimed}"
         if uncounted:
             yield (
                 "left out",
@@ -101,17 +106,17 @@ def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstima
     estimates: dict[str, estimate.RunEstimate] = {}
     by_run: dict[str, list[estimate.RunEstimate]] = {}
     step_times: dict[str, StepTime] = {}
-    warned: dict[str, dict[str, None]] = {}  # {warning: runs}
+    runs_by_warning: dict[str, dict[str, None]] = {}
     for name, recipe in request.recipes.items():
-        run, step = request.tasks[name].run, None
+        run, step_time = request.tasks[name].run, None
         if options.probe and recipe.trains:
             key = timing_key(recipe)
             step = step_times[key] = step_times.get(key) or _measure(recipe)
         estimates[name] = estimate.estimate(recipe, options, step)
         by_run.setdefault(run, []).append(estimates[name])
-        for text in estimates[name].warnings:
-            warned.setdefault(text, {})[run] = None
-    lines = [f"{', '.join(runs)}: {text}" for text, runs in warned.items()]
+        for warning in estimates[name].warnings:
+            runs_by_warning.setdefault(warning, {})[run] = None
+    warnings = [f"{', '.join(runs)}: {warning}" for warning, runs in runs_by_warning.items()]
     return StudyEstimate(
         name=request.name,
         title=request.study.title,
@@ -120,29 +125,29 @@ def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstima
         runs={run: sum_up(estimates_of_run) for run, estimates_of_run in by_run.items()},
         in_all=sum_up([*estimates.values()]),
         compared=_compared(request, estimates),
-        warnings=[*request.cautions, *lines],
+        warnings=[*request.cautions, *warnings],
         opening=request.opening,
     )
 
 
 def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
-    """Return lines about what the report will compare, for `StudyEstimate.compared`."""
+    """Return sentences about what the report will compare and what it will not compare."""
     from pandas import DataFrame  # pandas is slow to import and only needed here
 
     rule, tasks = rule_of(request.study), request.tasks
     if rule is None or not rule.asked:
         return []
+    comparisons = list_names([str(comparison) for comparison in rule.asked])
     measure = rule.measure or "the first measured metric (report.measures=)"
-    asked = f"{list_names([str(comparison) for comparison in rule.asked])}, in run {rule.test}"
-    asked += f" by {measure}"
     tested = [task for task in tasks.values() if task.run == rule.test]
-    seeds = len({task.seed for task in tested})
-    if seeds < FEWEST:
-        asked += f". A claim needs {FEWEST} seeds, and this study has {seeds}."
     rows = [
         {"run": task.run, **task.at, "exaflop": _spent(task, request, estimates)} for task in tested
     ]
-    return [asked, *list_limits(DataFrame(rows), rule)]
+    compared = f"{comparisons}, in run {rule.test} by {measure}."
+    seeds = len({task.seed for task in tested})
+    if seeds < FEWEST:
+        compared = f"{compared} A claim needs {FEWEST} seeds, and this study has {seeds}."
+    return [compared, *list_limits(DataFrame(rows), rule)]
 
 
 def _spent(
@@ -152,7 +157,10 @@ def _spent(
 
     Tasks of the study count with their estimates, and weights from outside the study with their
     recorded cost. A run that resumes from a step of another run counts with its whole length, and
-    then the other run does not count. The result is NaN if the exaFLOP of any run are not counted.
+    then the other run does not count.
+
+    Returns:
+        ExaFLOP, or NaN if the exaFLOP of any of these runs are unknown.
     """
     names = [task.name, *weight_sources(request.tasks, task.name)]
     options = {name: request.tasks[name].options for name in names}
@@ -173,9 +181,10 @@ def sum_up(estimates: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
     """Sum the cost of several tasks.
 
     Returns:
-        Number of tasks, exaFLOP, device-hours, price and bytes on disk, then the number of tasks
-            with unknown time (`untimed`) and with unknown exaFLOP (`uncounted`). A sum is None if
-            no task's value is known, and the exaFLOP is None if any task's is unknown.
+        `{name: sum}`: the number of `tasks`, their `exaflop`, `device_hours`, `price` and
+            `disk_bytes`, then the number of tasks with unknown time (`untimed`) and with unknown
+            exaFLOP (`uncounted`). Time and price are sums of the known values, or None if no value
+            is known. The exaFLOP are None if the exaFLOP of any task are unknown.
     """
     uncounted = sum(run.exaflop is None and run.images is not None for run in estimates)
     return {

@@ -100,10 +100,10 @@ class HoursRecord(Record):
 
 
 def task_kind(task: Task) -> str:
-    """Return the kind of a task. All tasks of a kind take equally long.
+    """Return the kind of a task, such as "pretrain" or "tune". Tasks of a kind take equally long.
 
-    The kind is the first part of the run's name. A released encoder is a kind of its own, because
-    the network differs from the network of the other arms.
+    The kind is the first part of the run's name. Tasks of a released encoder are a separate kind,
+    such as "tune released", because their network differs from the network of the other tasks.
     """
     kind = task.run.partition("_")[0]
     return f"{kind} {RELEASED}" if task.at.get("arm") == RELEASED else kind
@@ -116,7 +116,9 @@ def makespan(
     parallel: int,
     running: Seconds | None = None,
 ) -> float:
-    """Return the seconds until all tasks have ended if each task starts as soon as possible.
+    """Return the seconds until all tasks have ended.
+
+    A task starts as soon as the tasks that it needs have ended and fewer than `parallel` tasks run.
 
     Args:
         tasks: Names of the waiting tasks, each after the tasks that it needs.
@@ -132,16 +134,17 @@ def makespan(
     free_at += [0.0] * (parallel - len(free_at))
     for name in tasks:
         place = free_at.index(min(free_at))
-        ends_of_needs = (ends.get(need, 0.0) for need in needs[name])
-        ends[name] = free_at[place] = max([free_at[place], *ends_of_needs]) + seconds[name]
+        ends_of_needs = [ends.get(need, 0.0) for need in needs[name]]
+        start = max([free_at[place], *ends_of_needs])
+        ends[name] = free_at[place] = start + seconds[name]
     return max([*free_at, *ends.values()])
 
 
 def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds) -> Seconds:
-    """Estimate the seconds of each task from the finished tasks of the same kind.
+    """Estimate the seconds of each task as the mean of the finished tasks of the same kind.
 
-    For a kind without a finished task, the estimate is the planned time multiplied by the ratio of
-    actual to planned time over all finished tasks.
+    For a kind without a finished task, the estimate is the planned time, multiplied by how much
+    longer than planned all finished tasks together have taken.
 
     Args:
         kinds: `{task: kind}` of all tasks.
@@ -151,14 +154,17 @@ def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds)
     Returns:
         `{task: seconds}` of all tasks.
     """
-    measured: dict[str, list[float]] = {}
+    took_by_kind: dict[str, list[float]] = {}
     for name, seconds in took.items():
-        measured.setdefault(kinds[name], []).append(seconds)
+        took_by_kind.setdefault(kinds[name], []).append(seconds)
     planned_tasks = [name for name in took if kinds[name] in expected]
     planned = sum(expected[kinds[name]] for name in planned_tasks)
-    slowdown = sum(took[name] for name in planned_tasks) / planned if planned else 1.0
+    slowdown = 1.0
+    if planned:
+        slowdown = sum(took[name] for name in planned_tasks) / planned
     seconds_of_kind = {kind: slowdown * seconds for kind, seconds in expected.items()}
-    seconds_of_kind |= {kind: statistics.mean(seconds) for kind, seconds in measured.items()}
+    seconds_of_kind |= {kind: statistics.mean(seconds) for kind, seconds in took_by_kind.items()}
+    # for a kind that is neither planned nor finished
     usual = statistics.mean(seconds_of_kind.values()) if seconds_of_kind else 0.0
     return {name: seconds_of_kind.get(kind, usual) for name, kind in kinds.items()}
 
@@ -191,21 +197,17 @@ class Hours:
     ) -> None:
         self.path, self.plan, self.order = folder / FILE, plan, order
         self.needs, self.kinds, self.parallel, self.clock = needs, kinds, parallel, clock
-        self.ledger = HoursRecord(
+        self.ledger = read(folder) or HoursRecord(
             hours=plan.hours, used=plan.spent / 3600, took={}, decisions=[], left_out={}
         )
-        if self.path.exists():
-            self.ledger = records.require(
-                self.path, HoursRecord, "remove the file to count the hours from zero"
-            )
-            if self.ledger.hours != plan.hours:
-                self.ledger.hours = plan.hours
-                # a user who has seen results can choose the hours by them
-                self.ledger.lengthened += bool(self.ledger.took)
-                self.ledger.decisions = [
-                    decision for decision in self.ledger.decisions if decision.starts
-                ]
-                self.ledger.left_out = {}
+        if self.ledger.hours != plan.hours:
+            self.ledger.hours = plan.hours
+            # a user who has seen results can choose the hours by them
+            self.ledger.lengthened += bool(self.ledger.took)
+            self.ledger.decisions = [
+                decision for decision in self.ledger.decisions if decision.starts
+            ]
+            self.ledger.left_out = {}
         self.ledger.ended = None
         self.before, self.began = float(self.ledger.used), clock()
         self.saved = self.began
@@ -220,13 +222,10 @@ class Hours:
     def _list_runs(self) -> None:
         """Set `runs` to the tasks of every required group and of every started group."""
         started = {decision.group for decision in self.ledger.decisions if decision.starts}
-        self.runs = [
-            name
-            for group in self.order
-            if not group.kind or group.name in started
-            for name in group.tasks
-            if name not in self.ledger.left_out
-        ]
+        self.runs = []
+        for group in self.order:
+            if not group.kind or group.name in started:
+                self.runs += [name for name in group.tasks if name not in self.ledger.left_out]
 
     def forecast(
         self, tasks: Iterable[str], took: Seconds, running: Seconds, over: Collection[str] = ()
@@ -237,7 +236,7 @@ class Hours:
             tasks: Names of tasks.
             took: `{task: seconds}` of the finished tasks.
             running: `{task: seconds since its start}` of the running tasks.
-            over: Tasks that will not run.
+            over: Names of tasks that will not run.
         """
         seconds = expected_seconds(self.kinds, took, self.plan.expected)
         remaining = {name: max(0.0, seconds[name] - since) for name, since in running.items()}
@@ -248,17 +247,20 @@ class Hours:
     def decide(
         self, took: Seconds, running: Seconds, over: Collection[str] = ()
     ) -> Decision | None:
-        """Start or leave out the next optional group. Return None if every group is decided.
+        """Decide whether the next optional group of tasks starts or is left out.
 
         A group starts if the study is expected to end within its hours. After the first group that
         does not fit, all later groups of the same kind are left out. `forecast` describes the
         arguments.
+
+        Returns:
+            The decision, or None if every group is decided.
         """
         decided = {past.group for past in self.ledger.decisions}
-        optional = (group for group in self.order if group.kind)
-        group = next((group for group in optional if group.name not in decided), None)
-        if group is None:
+        undecided = [group for group in self.order if group.kind and group.name not in decided]
+        if not undecided:
             return None
+        group = undecided[0]
         tasks = self._possible(group)
         expected = self.forecast([*self.runs, *tasks], took, running, over)
         refused = {past.group for past in self.ledger.decisions if not past.starts}
@@ -283,8 +285,9 @@ class Hours:
         return decision
 
     def _possible(self, group: Group) -> list[str]:
-        """Return the tasks of a group that depend on no task that is left out."""
-        left_out, possible = {*self.ledger.left_out}, list[str]()
+        """Return the tasks of a group whose needed tasks are all going to run."""
+        left_out = {*self.ledger.left_out}
+        possible: list[str] = []
         for name in group.tasks:
             if left_out.isdisjoint(self.needs[name]):
                 possible.append(name)
@@ -298,7 +301,12 @@ class Hours:
         self._list_runs()
 
     def save(self, took: Seconds, every: float = 0.0) -> None:
-        """Write hours.json, unless the file was written in the last `every` seconds."""
+        """Write hours.json, unless the file was written a short time ago.
+
+        Args:
+            took: `{task: seconds}` of the finished tasks.
+            every: Least seconds since the last write. 0 writes in any case.
+        """
         if every and self.clock() - self.saved < every:
             return
         self.saved = self.clock()
@@ -307,12 +315,12 @@ class Hours:
         write_atomically(self.path, json.dumps(self.ledger.model_dump(), indent=1) + "\n")
 
     def end(self, took: Seconds) -> str:
-        """Record how the study ended and describe the end in words."""
+        """Record how the study ended, and return a sentence about the end."""
         refused = [decision.group for decision in self.ledger.decisions if not decision.starts]
         self.ledger.ended = HOURS if refused else PLANNED
         self.save(took)
-        used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used"
-        return f"{used}. There was no time for {list_names(refused)}" if refused else used
+        used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used."
+        return f"{used} There was no time for {list_names(refused)}." if refused else used
 
 
 def read(folder: Path) -> HoursRecord | None:
@@ -324,6 +332,5 @@ def read(folder: Path) -> HoursRecord | None:
     path = folder / FILE
     if not path.exists():
         return None
-    return records.require(
-        path, HoursRecord, "remove the file and type the command of the study again"
-    )
+    remedy = "remove the file and type the command of the study again, which counts from zero"
+    return records.require(path, HoursRecord, remedy)

@@ -66,13 +66,15 @@ class Local:
             UserError: There are options for SLURM.
         """
         if job.slurm:
-            text = "has no effect without launcher=slurm. Leave slurm= out."
-            raise UserError(f"slurm={job.slurm}: {text}")
+            raise UserError(
+                f"slurm={job.slurm}: this option has no effect without launcher=slurm. Leave"
+                " slurm= out."
+            )
 
     def preview(self, job: StudyJob) -> list[str]:
         """Return a line for each unfinished task, with `?` for values that are not chosen yet."""
         self.check(job)
-        return preview(job, f", at most {LocalExecutor(job).parallel} at once")
+        return preview(job, LocalExecutor(job).parallel)
 
     def start(self, job: StudyJob) -> LaunchOutcome:
         """Run the unfinished tasks.
@@ -136,8 +138,8 @@ class LocalExecutor:
     def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
         environment, gpu = process_environment(), ""
         if self.gpus:
-            taken = [gpu for process, gpu in self.begun if process.poll() is None]
-            gpu = min(self.names, key=taken.count)  # the GPU with the fewest running tasks
+            used_gpus = [gpu for process, gpu in self.begun if process.poll() is None]
+            gpu = min(self.names, key=used_gpus.count)  # the GPU with the fewest running tasks
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         warm = self._warm_process(line)
         if warm is not None and warm.suits(environment):
@@ -165,8 +167,10 @@ class LocalExecutor:
                 return self.warm
             if not self.warm.can_fork:
                 self.attempts = 0
-            then = "starting a new process" if self.attempts else "tasks now start more slowly"
-            _say("forking", f"the process that starts tasks has ended ({self.warm.lost}): {then}")
+            effect = "A new process starts" if self.attempts else "Tasks now start more slowly"
+            _say(
+                "forking", f"the process that starts tasks has ended ({self.warm.lost}). {effect}."
+            )
             self.warm = None
         if self.attempts:
             self.attempts -= 1
@@ -178,15 +182,15 @@ def run(job: StudyJob, executor: Executor) -> LaunchOutcome:
     """Run the unfinished tasks of a job with an executor, as `Local.start` does."""
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
     files.sweep(job.folder / shared.FOLDER, shared.OWN)  # what killed tasks have left
-    print(_opening(job, f", at most {executor.parallel} at once"), flush=True)
+    print(_opening(job, executor.parallel), flush=True)
     processes = _Processes(job, executor)
     processes.run()
     return LaunchOutcome(job.finished, processes.failed, left_out=processes.left_out)
 
 
-def preview(job: StudyJob, how: str = "") -> list[str]:
-    """Return the lines of `Local.preview`. `how` ends the first line."""
-    lines = [_opening(job, how)]
+def preview(job: StudyJob, parallel: int | None = None) -> list[str]:
+    """Return the lines of `Local.preview`, with the number of tasks at once if it is known."""
+    lines = [_opening(job, parallel)]
     for name, task in job.tasks.items():
         if not has_result(job.folder, name):
             options, undecided = planned_options(task, job.tasks, job.folder)
@@ -198,7 +202,14 @@ def preview(job: StudyJob, how: str = "") -> list[str]:
 def start_process(
     line: Sequence[str], environment: dict[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that appends to a log and ends when this process ends."""
+    """Start a process that appends its output to a log and ends when this process ends.
+
+    Args:
+        line: Command line.
+        environment: Environment variables of the new process.
+        log: File that the output is appended to.
+        cwd: Working directory, or None for the working directory of this process.
+    """
     with log.open("ab") as file:
         # a new session, so that the terminal signals only this process, which passes signals on
         return subprocess.Popen(
@@ -230,8 +241,9 @@ def usable_gpus() -> list[str]:
 def usable_memory() -> int:
     """Return the bytes of memory that all tasks may take together.
 
-    The result is the free memory of the machine or, if it is lower, the limit of this process's
-    control groups and their parents (cgroups(7)), for example of a container or a SLURM job.
+    The result is the free memory of the machine or, if it is lower, the memory limit of a container
+    or of a SLURM job. Linux sets these limits by control groups (cgroups(7)), and a group is also
+    limited by its parent groups.
     """
     limits = [psutil.virtual_memory().available]
     for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
@@ -255,11 +267,13 @@ def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         text = file.read().decode(errors="replace")
-    return next((line.strip() for line in text.splitlines()[::-1] if line.strip()), without)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else without
 
 
-def _opening(job: StudyJob, how: str) -> str:
-    return f"tasks       {len(job.tasks)}, {len(job.finished)} finished{how}"
+def _opening(job: StudyJob, parallel: int | None) -> str:
+    limit = "" if parallel is None else f", at most {parallel} at once"
+    return f"tasks       {len(job.tasks)}, {len(job.finished)} finished{limit}"
 
 
 def _say(what: str, text: str) -> None:
@@ -306,13 +320,15 @@ class _Processes:
         return {} if self.hours is None else self.hours.ledger.left_out
 
     def _hours(self) -> Hours | None:
-        """Return the hours that limit the study, with the time used so far, or None."""
+        """Return the hours that limit the study, or None for a study without such a limit.
+
+        hours.json, if it exists, also gives the time that finished tasks took.
+        """
         if self.job.hours is None:
             return None
         needs = {name: task.needs for name, task in self.tasks.items()}
         kinds = {name: task_kind(task) for name, task in self.tasks.items()}
-        order = self.job.order
-        clock = time.monotonic
+        order, clock = self.job.order, time.monotonic
         hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel, clock)
         took = hours.ledger.took
         self.took |= {name: took[name] for name in self.took if name in took}
@@ -327,13 +343,11 @@ class _Processes:
         with ExitStack() as stack:
             # other threads cannot set handlers
             if threading.current_thread() is threading.main_thread():
-                for signal_number in (signal.SIGINT, signal.SIGTERM):
-                    stack.callback(
-                        signal.signal, signal_number, signal.signal(signal_number, self._stop)
-                    )
-            stack.callback(
-                self._finish_page
-            )  # runs after `_terminate_all`, because callbacks run last first
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    previous_handler = signal.signal(number, self._stop)
+                    stack.callback(signal.signal, number, previous_handler)
+            # the callback that was added last runs first
+            stack.callback(self._finish_page)
             stack.callback(self._terminate_all)
             while not self.signals and (self.running or self._has_more()):
                 self._handle_ended()
@@ -359,26 +373,28 @@ class _Processes:
 
     def _terminate_all(self) -> None:
         """Terminate the running tasks, which then save, and kill tasks that do not end in time."""
-        children = [child.process for child in self.running.values()]
+        processes = [child.process for child in self.running.values()]
+
+        def list_running() -> list[TaskProcess]:
+            return [process for process in processes if process.poll() is None]
+
         until = time.monotonic() + SAVES
         try:
-            for child in children:
-                child.terminate()
-            while self.signals < 2 and any(child.poll() is None for child in children):
-                if time.monotonic() >= until:
-                    break
+            for process in processes:
+                process.terminate()
+            while self.signals < 2 and list_running() and time.monotonic() < until:
                 time.sleep(0.05)
         finally:
-            while left := [child for child in children if child.poll() is None]:
-                for child in left:
-                    child.kill()
+            while list_running():
+                for process in list_running():
+                    process.kill()
                 time.sleep(0.05)
 
     def _waiting(self) -> list[Task]:
-        """Return the tasks that have not started, each after the needed tasks.
+        """Return the tasks that have not started, each after the tasks that it needs.
 
-        If hours limit the study, the list has only the tasks of required groups and of optional
-        groups that have been started, group after group.
+        If hours limit the study, tasks of optional groups are in the list only once the group has
+        started.
         """
         started = self.took.keys() | self.failed.keys() | self.running.keys()
         names = self.tasks if self.hours is None else self.hours.runs
@@ -406,8 +422,9 @@ class _Processes:
         # a task killed together with the warm process may still write its folder
         is_recent_loss = time.monotonic() - self.lost < PATIENCE
         for task in self._waiting():
-            if missing := failed_need(task, self.tasks, [*self.failed]):
-                self._fail(task.name, f"needs {missing}", "left out")
+            failed = failed_need(task, self.tasks, [*self.failed])
+            if failed:
+                self._fail(task.name, f"needs {failed}", "left out")
             if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= ended:
                 continue
             is_written = is_recent_loss and is_held(self.folder / task.name)
@@ -418,27 +435,29 @@ class _Processes:
             self._start_group()
 
     def _is_used(self, name: str) -> bool | None:
-        """Return whether any task uses a task, or None until tuning has chosen.
+        """Return whether any task uses the result of a task, or None if this is not known yet.
 
-        Tuning may choose one of several runs, and then no task uses the other runs. Without limited
-        hours every task counts as used.
+        If tuning chooses one of several pre-trainings, no task uses the other pre-trainings.
+        Without limited hours every task counts as used.
         """
         if self.hours is None:
             return True
-        runs, dependents = {*self.hours.runs}, self.dependents[name]
-        are_used = [
-            self._uses(self.tasks[dependent], name) for dependent in dependents if dependent in runs
-        ]
-        if any(are_used) or not dependents:
+        dependents = self.dependents[name]
+        if not dependents:
             return True
-        return None if None in are_used else False
+        possible = {*self.hours.runs}.intersection(dependents)
+        uses = [self._uses(self.tasks[dependent], name) for dependent in possible]
+        if True in uses:
+            return True
+        return None if None in uses else False
 
     def _uses(self, task: Task, name: str) -> bool | None:
-        """Return whether a task uses a needed task, or None until tuning has chosen."""
+        """Return whether a task uses a task that it may need, or None until tuning has chosen."""
         if name not in tuned_needs(task, self.tasks):
             return True
         if task.name not in self.chosen:
-            if not {*(task.best or [()])[0]} <= self.took.keys() | self.failed.keys():
+            tries = task.best[0] if task.best else ()
+            if not {*tries} <= self.took.keys() | self.failed.keys():
                 return None
             self.chosen[task.name] = set()
             with suppress(UserError):  # no try has a result, which the task itself will report
@@ -454,18 +473,24 @@ class _Processes:
         now = time.monotonic()
         running = {name: now - child.begun for name, child in self.running.items()}
         without_result = self._ended_or_skipped() - self.took.keys()
-        while decision := self.hours.decide(self.took, running, without_result):
-            what = f"{decision.group} {'starts' if decision.starts else 'is left out'}"
-            ends = f"would end after {decision.expected:.2g} of {self.hours.ledger.hours:g} hours"
-            _say("hours", f"{what}: with this group, the study {ends}")
+        while True:
+            decision = self.hours.decide(self.took, running, without_result)
+            if decision is None:
+                return False
+            state = "starts" if decision.starts else "is left out"
+            _say(
+                "hours",
+                f"{decision.group} {state}: with this group, the study would end after"
+                f" {decision.expected:.2g} of {self.hours.ledger.hours:g} hours",
+            )
             if decision.starts:
                 return True
-        return False
 
     def _compare_with_plan(self) -> None:
         """Print the hours used after tuning and after each required seed.
 
-        If the required seeds need more than the study's hours, the line says when they will end.
+        If the required seeds need more than the study's hours, the line says when the required
+        seeds will end.
         """
         assert self.hours is not None
         ended = self._ended_or_skipped()
@@ -477,11 +502,13 @@ class _Processes:
             self.compared.add(group.name)
             total = self.hours.forecast(required, self.took, {}, ended - self.took.keys())
             limit = self.hours.ledger.hours
-            text = f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used"
+            message = f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used."
             if total > limit and not {*required} <= ended:
-                text += ". Three seeds run in any case, because a claim needs three seeds, and end"
-                text += f" after {total:.2g} hours"
-            _say("hours", text)
+                message += (
+                    " Three seeds run in any case, because a claim needs three seeds, and end after"
+                    f" {total:.2g} hours."
+                )
+            _say("hours", message)
 
     def _close_hours(self) -> None:
         """Record the time used and how the study ended."""
@@ -521,7 +548,8 @@ class _Processes:
         A task that a signal killed, or that lost a process that it depends on, starts again once.
         """
         for name, child in list(self.running.items()):
-            if (status := child.process.poll()) is None:
+            status = child.process.poll()
+            if status is None:
                 continue
             del self.running[name]
             if status == LOST:
@@ -529,30 +557,30 @@ class _Processes:
                 _say("again", f"{name}: the process that started this task has ended")
             elif status == 0 and has_result(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
-                text = f"{name} in {format_duration(self.took[name])}"
-                _say("finished", f"{text}: {describe_result(self.job, name)}")
+                duration = format_duration(self.took[name])
+                _say("finished", f"{name} in {duration}: {describe_result(self.job, name)}")
                 if self.hours is not None:
                     self.hours.save(self.took)
                     self._compare_with_plan()
                 self.page_is_old |= self.tasks[name].run == self.job.page_of
             else:
-                why = last_line(child.log, child.start).removeprefix("error: ")
+                reason = last_line(child.log, child.start).removeprefix("error: ")
                 if status < 0:
-                    why = f"killed by signal {-status}. The last line of the task: {why}"
+                    reason = f"killed by signal {-status}. The last line of the task: {reason}"
                 elif status == 0:
-                    why = f"ended without a result. The last line of the task: {why}"
+                    reason = f"ended without a result. The last line of the task: {reason}"
                 may_retry = status < 0 or status == LostError.status
                 if may_retry and name not in self.retried:
                     self.retried.add(name)
-                    _say("again", f"{name}: {why}")
+                    _say("again", f"{name}: {reason}")
                 else:
-                    self._fail(name, f"{why} ({child.log})")
+                    self._fail(name, f"{reason} ({child.log})")
 
     def _write_page(self) -> None:
-        """Start to write the study's page if a task of the compared run has finished since.
+        """Start a process that writes the study's page, if the page is out of date.
 
-        No second process starts while a page is being written. Without pairs of seeds the page
-        cannot be written, and the log says so.
+        The page is out of date once a task of the compared run has finished. While a process is
+        writing the page, no second process starts. The output of the process is in a log.
         """
         is_writing = self.page is not None and self.page.poll() is None
         if self.page_is_old and not is_writing:
@@ -562,10 +590,10 @@ class _Processes:
             self.page = start_process(line, process_environment(), log)
 
     def _finish_page(self) -> None:
-        """Wait for the page, and write it once more if a stopped study's page is old.
+        """Wait until the study's page is written.
 
-        The caller writes the last page of a study that was not stopped. An older page must not
-        overwrite it.
+        If the user has stopped the study, an outdated page is written once more. Otherwise the
+        caller writes the last page, and no process may overwrite that page.
         """
         if self.page is not None:
             self.page.wait()
@@ -574,9 +602,9 @@ class _Processes:
             if self.page is not None:
                 self.page.wait()
 
-    def _fail(self, name: str, why: str, how: str = "failed") -> None:
-        self.failed[name] = why
-        _say(how, f"{name}: {why}")
+    def _fail(self, name: str, reason: str, what: str = "failed") -> None:
+        self.failed[name] = reason
+        _say(what, f"{name}: {reason}")
 
     def _report(self) -> None:
         """Print the study's progress and each running task's last line from time to time.
@@ -594,12 +622,14 @@ class _Processes:
             _say("running", f"{name}: {line}")
         failed = f", {len(self.failed)} failed or left out" if self.failed else ""
         wanted = len(self.tasks) if self.hours is None else len(self.hours.runs)
-        _say("so far", f"{len(self.took)} of {wanted} finished{failed}{self._remaining_time(now)}")
+        seconds = self._remaining_seconds(now)
+        left = f", about {format_duration(seconds)} left" if seconds is not None else ""
+        _say("so far", f"{len(self.took)} of {wanted} finished{failed}{left}")
 
-    def _remaining_time(self, now: float) -> str:
-        """Describe the time for the remaining tasks, estimated from finished tasks of their runs.
+    def _remaining_seconds(self, now: float) -> float | None:
+        """Estimate the seconds until all tasks have ended from the finished tasks of each run.
 
-        The text is empty if no task remains, or if a remaining task's run has no finished task.
+        The result is None if no task remains, or if a remaining task's run has no finished task.
         """
         seconds_of_run: dict[str, list[float]] = {}
         for name, seconds in self.took.items():
@@ -610,9 +640,7 @@ class _Processes:
             run = self.tasks[name].run
             if name not in self.took and name not in self.failed:
                 if run not in seconds_of_run:
-                    return ""
+                    return None
                 mean = statistics.mean(seconds_of_run[run])
                 remaining.append(max(0.0, mean - elapsed.get(name, 0.0)))
-        if not remaining:
-            return ""
-        return f", about {format_duration(max(*remaining, sum(remaining) / self.parallel))} left"
+        return max([*remaining, sum(remaining) / self.parallel]) if remaining else None

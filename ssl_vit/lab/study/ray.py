@@ -42,8 +42,8 @@ class Ray:
     def start(self, job: StudyJob) -> LaunchOutcome:
         """Run the tasks on a cluster.
 
-        The cluster is the one of RAY_ADDRESS, else a cluster that runs on this machine, else a new
-        cluster on this machine alone.
+        The environment variable RAY_ADDRESS names the cluster. Without it, Ray uses a cluster that
+        already runs on this machine, or else starts a cluster on this machine alone.
 
         Raises:
             KeyboardInterrupt: The user stopped the study; see `Local.start`.
@@ -51,8 +51,8 @@ class Ray:
         """
         ray = _ray()
         try:
-            which = _connect(ray)
-            print(f"cluster     {which}, nodes: {len(ray.nodes())}", flush=True)
+            description = _connect(ray)
+            print(f"cluster     {description}, nodes: {len(ray.nodes())}", flush=True)
             return run(job, RayExecutor(job, ray))
         finally:
             ray.shutdown()
@@ -71,20 +71,25 @@ class RayExecutor:
         self.gpus = any("GPU" in node for node in nodes)
         gpu = {"GPU": 1} if self.gpus else {}
 
-        def fit(**asked: float) -> int:
-            each = ((node.get(key, 0) // n for key, n in (gpu | asked).items()) for node in nodes)
-            return int(sum(map(min, each)))
+        def count_fitting(**resources: float) -> int:
+            """Return how many tasks fit on all nodes if each task needs these resources."""
+            needed = (gpu | resources).items()
+            return sum(min(int(node.get(key, 0) // n) for key, n in needed) for node in nodes)
 
-        need = largest_need(job, self.gpus)
-        self.parallel = job.parallel or max(1, min(fit(CPU=1, memory=need), len(job.tasks)))
+        parallel = job.parallel
+        if parallel is None:
+            fitting = count_fitting(CPU=1, memory=largest_need(job, self.gpus))
+            parallel = max(1, min(fitting, len(job.tasks)))
+        self.parallel = parallel
         most = int(max(node.get("CPU", 0) for node in nodes))
-        self.cores = next((n for n in range(most, 1, -1) if fit(CPU=n) >= self.parallel), 1)
-        asked = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": 3}
-        self.ray, self.task = ray, ray.remote(**asked)(run_task)
+        fitting_cores = (n for n in range(most, 1, -1) if count_fitting(CPU=n) >= parallel)
+        self.cores = next(fitting_cores, 1)
+        options = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": 3}
+        self.ray, self.task = ray, ray.remote(**options)(run_task)
 
     def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
-        places = folder.resolve(), log.resolve(), Path.cwd()
-        return _RemoteProcess(self.ray, self.task.remote(line, process_environment(), *places), log)
+        paths = folder.resolve(), log.resolve(), Path.cwd()
+        return _RemoteProcess(self.ray, self.task.remote(line, process_environment(), *paths), log)
 
 
 class _RemoteProcess:
@@ -115,8 +120,9 @@ def _ray() -> Any:
     try:
         return import_module("ray")
     except ImportError:
-        text = "Ray is not installed. Type pip install -e '.[ray]' in the clone."
-        raise UserError(f"launcher=ray: {text}") from None
+        raise UserError(
+            "launcher=ray: Ray is not installed. Type pip install -e '.[ray]' in the clone."
+        ) from None
 
 
 def _connect(ray: Any) -> str:
@@ -131,8 +137,10 @@ def _connect(ray: Any) -> str:
             ray.init(**quiet)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
     except Exception as error:  # Ray raises errors of its own and plain Python errors
-        remedy = "Set RAY_ADDRESS=HOST:PORT, or RAY_ADDRESS=local to start a cluster here."
-        raise UserError(f"launcher=ray: {one_line(error).rstrip('.')}. {remedy}") from None
+        raise UserError(
+            f"launcher=ray: {one_line(error).rstrip('.')}. Set RAY_ADDRESS=HOST:PORT, or"
+            " RAY_ADDRESS=local to start a cluster here."
+        ) from None
 
 
 def run_task(
@@ -142,6 +150,13 @@ def run_task(
 
     A node that was cut off may still be writing the folder, so the function first waits until no
     process writes the folder.
+
+    Args:
+        line: Command line of the task.
+        environment: Environment variables of the study's process.
+        folder: Folder of the run.
+        log: File that the task's output is appended to.
+        cwd: Working directory of the task.
     """
     # nohup and & make child processes ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)

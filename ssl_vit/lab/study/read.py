@@ -70,7 +70,7 @@ def _shown(node: Any) -> str:
 
 
 def _keyed(node: Any) -> dict[str, Any]:
-    """Return a mapping of the file with its keys as text, because YAML reads 0.1 as a number.
+    """Return a mapping of the file with every key as text, because YAML reads 0.1 as a number.
 
     Raises:
         ValueError: The node is no mapping.
@@ -81,7 +81,7 @@ def _keyed(node: Any) -> dict[str, Any]:
 
 
 def _names(node: Any) -> tuple[str, ...]:
-    """Return a list of the file as texts. A single text may stand without brackets.
+    """Return a list of the file as texts. A single text is a list of one item.
 
     Raises:
         ValueError: The node is no list, or an item appears twice.
@@ -91,9 +91,9 @@ def _names(node: Any) -> tuple[str, ...]:
     if not isinstance(node, list | None):
         raise ValueError(f"expected a list, not {_shown(node)}")
     names = tuple(option_text(item) for item in node or ())
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated:
-        raise ValueError(f"{repeated} appears twice. Remove either copy.")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} appears twice. Remove either copy.")
     return names
 
 
@@ -139,12 +139,12 @@ def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
         ValueError: An item is no pair of different names, or a pair appears twice.
     """
     pairs: list[tuple[str, str]] = []
-    for text in _names(node):
-        first, colon, second = text.partition(":")
+    for pair in _names(node):
+        first, colon, second = pair.partition(":")
         if not colon or first == second:
-            raise ValueError(f"{text}: expected two different names, as in A:B")
+            raise ValueError(f"{pair}: expected two different names, as in A:B")
         if (second, first) in pairs:
-            raise ValueError(f"{text}: {second}:{first} is in the list too. Remove either pair.")
+            raise ValueError(f"{pair}: {second}:{first} is in the list too. Remove either pair.")
         pairs.append((first, second))
     return tuple(pairs)
 
@@ -160,8 +160,10 @@ def seeds_of(node: Any) -> tuple[int, ...]:
     are_integers = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
     is_valid = are_integers and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
     if not is_valid or any(abs(seed) >= LARGEST_SEED for seed in seeds):
-        expected = f"expected a number of seeds from 1 to {MOST_SEEDS:,}, or a list of different"
-        raise ValueError(f"{_shown(node)}: {expected} 64-bit whole numbers such as [0, 2]")
+        raise ValueError(
+            f"{_shown(node)}: expected a number of seeds from 1 to {MOST_SEEDS:,}, or a list of"
+            " different 64-bit whole numbers such as [0, 2]"
+        )
     return tuple(seeds)
 
 
@@ -320,8 +322,9 @@ class Study(StudySection):
     def compared(self) -> tuple[str, ...]:
         """Names that the report compares, which are names on the first axis of the test run."""
         test = self.report.test
-        over = self.runs[test].over if test else ()
-        return self.names(test, over[0]) if test and over else ()
+        if not test or not self.runs[test].over:
+            return ()
+        return self.names(test, self.runs[test].over[0])
 
 
 def read(path: Path) -> Study:
@@ -356,8 +359,9 @@ def build(content: Mapping[str, Any], where: str) -> Study:
             _check_report(study, study.report)
     except graphlib.CycleError as error:
         circle = " -> ".join(error.args[1])
-        text = f"each of these runs needs the next run: {circle}. Remove a reference."
-        raise UserError(f"{where}: runs: {text}") from None
+        raise UserError(
+            f"{where}: runs: each of these runs needs the next run: {circle}. Remove a reference."
+        ) from None
     except ValidationError as error:
         raise UserError(f"{where}: {_line(error)}") from None
     except (ValueError, UserError) as error:
@@ -391,10 +395,11 @@ def _fill(key: str, value: Any, names: Mapping[str, str]) -> Any:
 
 
 def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
-    """Merge the options and the tried values that a run has at a name of each axis.
+    """Return the options and the tried values of a run at a name of each axis.
 
-    Later settings override earlier settings, in this order: the study, the run, each axis in turn,
-    and last the settings under RUN@NAME. Tried values replace options set before.
+    The study file sets options in several places. A later place overrides an earlier place, in this
+    order: the study, the run, the name on each axis, and last the settings under RUN@NAME. Tried
+    values replace options of earlier places.
 
     Args:
         study: Study of the run.
@@ -424,14 +429,16 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
     for place, setting in (*general, *special):
         tries |= setting.tries
         for key in setting.options.keys() & tries.keys():
-            text = f"run {run} tries several values of this key. Remove the option or the tries."
-            raise UserError(f"{place}: {key}: {text}")
+            raise UserError(
+                f"{place}: {key}: run {run} tries several values of this key. Remove the option or"
+                " the tries."
+            )
         options |= setting.options
     return Setting({key: value for key, value in options.items() if key not in tries}, tries)
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
-    """Yield the settings of a run: for all its tasks, then for each name of its axes."""
+    """Yield all settings of a run: of all its tasks, then of the tasks at each name of an axis."""
     declared = study.runs[run]
     yield Setting(study.options | declared.options, declared.tries)
     for axis in declared.over:
@@ -441,11 +448,15 @@ def settings_of(study: Study, run: str) -> Iterator[Setting]:
                     yield setting
 
 
+def _tries_values(study: Study, run: str) -> bool:
+    return any(setting.tries for setting in settings_of(study, run))
+
+
 def needed_runs(study: Study, run: str) -> set[str]:
     """Return the runs that must finish before a run can start.
 
-    These are the runs that its options name in braces. If the run takes the best values of another
-    run, these are also the other run and the runs that the other run's tries name in braces.
+    A run needs each run that its options name in braces. A run that takes the best values of
+    another run also needs that run, and each run that the tried values name in braces.
     """
     best = study.runs[run].best
     names = _named_in(study, run)
@@ -465,10 +476,12 @@ def _named_in(study: Study, run: str) -> set[str]:
 def _line(error: ValidationError) -> str:
     """Describe the first mistake in one line: the place in the file, and what is expected."""
     first = error.errors(include_url=False)[0]
-    text = first["msg"].removeprefix("Value error, ")
-    text = text.replace("Field required", "this key is missing")
-    text = text.replace("Input should be", f"{_shown(first['input'])}: expected")
-    return f"{'.'.join(map(str, first['loc']))}: {text}".removeprefix(": ")
+    place = ".".join(map(str, first["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    # pydantic's own words, which need not make sense in a YAML file
+    message = message.replace("Field required", "this key is missing")
+    message = message.replace("Input should be", f"{_shown(first['input'])}: expected")
+    return f"{place}: {message}" if place else message
 
 
 def _require(condition: object, text: str) -> None:
@@ -489,8 +502,8 @@ def _check_known(place: str, names: Collection[str], choices: Collection[str], w
         ValueError: A name is not among the choices.
     """
     for name in names:
-        text = f"{place}: {name}: not {what} of this study, {suggest(name, choices)}"
-        _require(name in choices, text)
+        if name not in choices:
+            raise ValueError(f"{place}: {name}: not {what} of this study, {suggest(name, choices)}")
 
 
 def _check_names(study: Study) -> None:
@@ -503,21 +516,27 @@ def _check_names(study: Study) -> None:
         ValueError: A name is wrong.
     """
     _require(study.runs, "runs: this study has no run. Add a run.")
-    for kind, names_of_kind in (
-        ("places", study.places),
-        ("axes", study.axes),
-        ("runs", study.runs),
-    ):
+    names_by_kind: dict[str, Collection[str]] = {
+        "places": study.places,
+        "axes": study.axes,
+        "runs": study.runs,
+    }
+    for kind, names in names_by_kind.items():
         reserved = {ALL, SEED, UNTRAINED, *(COLUMNS if kind == "axes" else ())}
-        for name in names_of_kind:
-            place = f"{kind}: {name}"
+        for name in names:
             _require(
-                name not in reserved, f"{place}: ssl_vit reserves this name. Use another name."
+                name not in reserved,
+                f"{kind}: {name}: ssl_vit reserves this name. Use another name.",
             )
-            _require(WORD.fullmatch(name), f"{place}: expected a name of letters, digits, _ and .")
-    shared_name = next((place for place in study.places if place in study.runs), None)
-    text = f"places: {shared_name}: a run has the same name. Rename the place or the run."
-    _require(shared_name is None, text)
+            _require(
+                WORD.fullmatch(name),
+                f"{kind}: {name}: expected a name of letters, digits, _ and .",
+            )
+    for name in study.places:
+        _require(
+            name not in study.runs,
+            f"places: {name}: a run has the same name. Rename the place or the run.",
+        )
     if study.match:
         _check_known("match.exaflop", [study.match.exaflop], study.axes, "an axis")
     for name, declared in study.runs.items():
@@ -527,63 +546,88 @@ def _check_names(study: Study) -> None:
             place = f"runs.{name}.only.{axis}"
             _require(only, f"{place}: the list is empty. Write names of axis {axis}.")
             _check_known(place, only, study.axes[axis], f"a name of axis {axis}")
-    for axis, names in study.axes.items():
+    for axis, settings_by_name in study.axes.items():
         tools = {run.tool for run in study.runs.values() if axis in run.over}
         _require(tools, f"axes.{axis}: no run uses this axis. Add {axis} to `over` of a run.")
         if study.match and study.match.exaflop == axis:
-            text = f"match.exaflop: {axis}: no pretrain run uses this axis. Choose another axis."
-            _require("pretrain" in tools, text)
-        text = f"axes.{axis}: this axis has no names. Write {{NAME: {{RUN: {{KEY: VALUE}}}}}}."
-        _require(names, text)
-        for name, settings in names.items():
-            text = f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -"
-            _require(NAME.fullmatch(name), text)
-            for key in settings:  # a run, RUN@NAME or `all`
-                run_name, at, other_name = key.partition("@")
-                place = f"axes.{axis}.{name}"
-                _check_known(place, [run_name], study.runs if at else (*study.runs, ALL), "a run")
-                over = study.runs[run_name].over if run_name != ALL else (axis,)
-                text = f"{place}.{key}: {axis} is missing in `over` of run {run_name}."
-                _require(axis in over, f"{text} Add {axis} there.")
-                if at:
-                    other_axes = [study.axes[other] for other in over if other != axis]
-                    choices = {choice for names_of_axis in other_axes for choice in names_of_axis}
-                    what = f"a name of another axis of run {run_name}"
-                    _check_known(f"{place}.{key}", [other_name], choices, what)
+            _require(
+                "pretrain" in tools,
+                f"match.exaflop: {axis}: no pretrain run uses this axis. Choose another axis.",
+            )
+        _require(
+            settings_by_name,
+            f"axes.{axis}: this axis has no names. Write {{NAME: {{RUN: {{KEY: VALUE}}}}}}.",
+        )
+        for name, settings in settings_by_name.items():
+            _require(
+                NAME.fullmatch(name),
+                f"axes.{axis}: {name}: expected a name of letters, digits and _ . % = , + -",
+            )
+            for key in settings:
+                _check_axis_key(study, axis, name, key)
+
+
+def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
+    """Check a key under a name of an axis: a run, RUN@NAME of another axis, or `all`.
+
+    Raises:
+        ValueError: There is no such run or name, or the run is not over the axis.
+    """
+    run_name, at, other_name = key.partition("@")
+    place = f"axes.{axis}.{name}"
+    _check_known(place, [run_name], study.runs if at else (*study.runs, ALL), "a run")
+    if run_name == ALL:
+        return
+    over = study.runs[run_name].over
+    _require(
+        axis in over,
+        f"{place}.{key}: {axis} is missing in `over` of run {run_name}. Add {axis} there.",
+    )
+    if at:
+        choices = {choice for other in over if other != axis for choice in study.axes[other]}
+        what = f"a name of another axis of run {run_name}"
+        _check_known(f"{place}.{key}", [other_name], choices, what)
 
 
 def _check_references(study: Study) -> None:
-    """Check the runs and places that each run mentions in braces or under `best`.
+    """Check that the runs and places exist that each run names in braces or under `best`.
 
-    They must exist. A needed run must not be repeated over further axes, because it would then be
-    unclear which of its tasks is meant.
+    A needed run must not be repeated over an axis that the run itself does not have, because it
+    would be unclear which task of the needed run is meant.
 
     Raises:
-        ValueError: A mention is wrong.
+        ValueError: A run or place does not exist, or a run cannot be needed.
     """
-    trying = {
-        name for name in study.runs if any(setting.tries for setting in settings_of(study, name))
-    }
+    trying = {name for name in study.runs if _tries_values(study, name)}
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
         _check_known(place, sorted(needed), (*study.runs, *study.places, SEED), "a run or a place")
         for needed_run in sorted(needed & study.runs.keys()):
-            text = f"{place}: {{{needed_run}}}: run {needed_run} tries several values."
-            text += f" Name a run with `best: {needed_run}` instead."
-            _require(needed_run not in trying, text)
+            _require(
+                needed_run not in trying,
+                f"{place}: {{{needed_run}}}: run {needed_run} tries several values. Name a run with"
+                f" `best: {needed_run}` instead.",
+            )
         if run.best:
             _check_known(f"{place}.best", [run.best.of], study.runs, "a run")
-            text = f"{place}.best: {run.best.of}: this run tries no values. Name a run with `try`."
-            _require(run.best.of in trying, text)
-            text = f"{place}.best.by: {run.best.by}: test images must not choose values."
-            _require(run.best.by not in TESTED, f"{text} Use a measure of held-out images.")
+            _require(
+                run.best.of in trying,
+                f"{place}.best: {run.best.of}: this run tries no values. Name a run with `try`.",
+            )
+            _require(
+                run.best.by not in TESTED,
+                f"{place}.best.by: {run.best.by}: test images must not choose values. Use a measure"
+                " of held-out images.",
+            )
             needed.add(run.best.of)
         for needed_run in sorted(needed & study.runs.keys()):
             further = [axis for axis in study.runs[needed_run].over if axis not in run.over]
-            over = ", ".join((*run.over, *further))
-            text = f"{place}: run {needed_run}, which this run needs, is repeated over"
-            text += f" {', '.join(further)}. Write over: [{over}] for this run."
-            _require(not further, text)
+            _require(
+                not further,
+                f"{place}: run {needed_run}, which this run needs, is repeated over"
+                f" {', '.join(further)}. Write over: [{', '.join((*run.over, *further))}] for this"
+                " run.",
+            )
 
 
 def _check_report(study: Study, report: ReportSection) -> None:
@@ -595,15 +639,16 @@ def _check_report(study: Study, report: ReportSection) -> None:
     if report.test is None:
         raise ValueError("report.test: this key is missing. Name the run to compare.")
     _check_known("report.test", [report.test], study.runs, "a run")
-    text = f"report.test: {report.test}: this run tries several values. Name a run with `best`."
-    _require(not any(setting.tries for setting in settings_of(study, report.test)), text)
+    _require(
+        not _tries_values(study, report.test),
+        f"report.test: {report.test}: this run tries several values. Name a run with `best`.",
+    )
     _check_known("report.beside", report.beside, study.runs, "a run")
-    for key, names in (
-        ("baseline", [report.baseline] if report.baseline else []),
-        ("pairs", [name for pair in report.pairs for name in pair]),
-        ("paper", report.paper),
-    ):
-        _check_known(f"report.{key}", names, study.compared, "a compared name")
+    if report.baseline:
+        _check_known("report.baseline", [report.baseline], study.compared, "a compared name")
+    for pair in report.pairs:
+        _check_known("report.pairs", pair, study.compared, "a compared name")
+    _check_known("report.paper", report.paper, study.compared, "a compared name")
     over = study.runs[report.test].over
     _check_known("report.mean_over", report.mean_over, over, f"an axis of run {report.test}")
     for axis, groups in report.mean_over.items():

@@ -52,8 +52,10 @@ class Slurm:
         _options(job)
         for name in ("sbatch", "squeue"):
             if shutil.which(name) is None:
-                remedy = "Use launcher=local, or dry=true to see the commands."
-                raise UserError(f"launcher=slurm: {name} is not installed here. {remedy}")
+                raise UserError(
+                    f"launcher=slurm: {name} is not installed here. Use launcher=local, or"
+                    " dry=true to see the commands."
+                )
 
     def preview(self, job: StudyJob) -> list[str]:
         """Return the commands that would submit all unfinished tasks if the queue were empty.
@@ -67,8 +69,10 @@ class Slurm:
         lines = []
         for run in _runs(job):
             words = _command(job, run, numbers, ())
-            numbers[run] = [f"{{{run}}}"] if words else []
-            lines += [f"would run   {shell_command(*words)}"] if words else []
+            numbers[run] = []
+            if words:
+                numbers[run].append(f"{{{run}}}")
+                lines.append(f"would run   {shell_command(*words)}")
         return lines
 
     def start(self, job: StudyJob) -> LaunchOutcome:
@@ -84,9 +88,13 @@ class Slurm:
         for run in _runs(job):
             write_atomically(_list(job, run), "\n".join(_task_names_by_index(job, run)))
             if queue[run]:
-                text = f"{format_count(len(queue[run]), 'tasks')} in job {', '.join(numbers[run])}"
-                print(f"in queue    {run}: {text}", flush=True)
-            if words := _command(job, run, numbers, queue[run]):
+                print(
+                    f"in queue    {run}: {format_count(len(queue[run]), 'tasks')} in job"
+                    f" {', '.join(numbers[run])}",
+                    flush=True,
+                )
+            words = _command(job, run, numbers, queue[run])
+            if words:
                 # with several clusters sbatch prints NUMBER;CLUSTER
                 number = _output(words, f"run {run}").strip().partition(";")[0]
                 submitted |= {
@@ -131,33 +139,39 @@ def _job_name(job: StudyJob, run: str) -> str:
 
 
 def _queue(job: StudyJob) -> dict[str, dict[int, str]]:
-    """Return `{run: {index: job number}}` of the study's tasks that wait or run.
+    """Return `{run: {index of a task: job number}}` of the study's tasks that wait or run.
 
     Raises:
         UserError: SLURM does not answer.
     """
-    runs = {_job_name(job, run): run for run in _runs(job)}
-    queue: dict[str, dict[int, str]] = {run: {} for run in runs.values()}
+    run_of_job = {_job_name(job, run): run for run in _runs(job)}
+    queue: dict[str, dict[int, str]] = {run: {} for run in run_of_job.values()}
     clusters = [word for word in shlex.split(job.slurm) if word.startswith("--clusters=")]
     words = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F %K %j"]
     for line in _output([*words, *clusters], "the queue").splitlines():
         number, index, name = [*line.strip().split(" ", 2), "", ""][:3]
-        if name in runs and index.isdecimal():
-            queue[runs[name]][int(index)] = number
+        if name in run_of_job and index.isdecimal():
+            queue[run_of_job[name]][int(index)] = number
     return queue
 
 
 def _output(words: Sequence[str], what: str) -> str:
     """Run a SLURM command and return the output.
 
+    Args:
+        words: Command line.
+        what: What the command is about, for the error message, such as "run pretrain".
+
     Raises:
         UserError: The command fails.
     """
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        text = ", ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
-        remedy = "Solve this problem, then type the same command again to continue."
-        raise UserError(f"launcher=slurm: {what}: {text.rstrip('.')}. {remedy}")
+        error = ", ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+        raise UserError(
+            f"launcher=slurm: {what}: {error.rstrip('.')}. Solve this problem, then type the same"
+            " command again to continue."
+        )
     return done.stdout
 
 
@@ -173,15 +187,20 @@ def _unfinished_tasks(job: StudyJob, run: str, queued: Collection[int]) -> list[
 def _command(
     job: StudyJob, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
 ) -> list[str]:
-    """Return the command that submits the remaining tasks of a run, or an empty list without any.
+    """Return the command that submits the remaining tasks of a run as a job array.
+
+    The array waits until all jobs of the needed runs have ended, failed or not (`afterany`), and
+    then each task checks whether the tasks that it needs have a result. With `afterok`, one failed
+    task would block all further tasks.
 
     Args:
         job: Study to submit.
         run: Name of the run.
-        numbers: `{run: job numbers}`. The array waits for the end of all jobs of the needed runs,
-            failed or not (`afterany`). With `afterok`, one failed task would block all further
-            tasks. Each task checks its own needs instead.
+        numbers: `{run: job numbers}` of the runs submitted before.
         queued: Indices of the run's tasks that are in the queue.
+
+    Returns:
+        Words of the command line. Empty if no task of the run remains.
     """
     unfinished = _unfinished_tasks(job, run, queued)
     if not unfinished:
@@ -190,11 +209,12 @@ def _command(
     needed_runs = dict.fromkeys(
         job.tasks[need].run for _, task in unfinished for need in task.needs
     )
-    waits = ":".join(number for needed_run in needed_runs for number in numbers[needed_run])
-    logs, at_once = _logs(job), f"%{job.parallel}" if job.parallel else ""
+    needed_jobs = ":".join(number for needed_run in needed_runs for number in numbers[needed_run])
+    logs = _logs(job)
+    at_once = f"%{job.parallel}" if job.parallel else ""
     return [
         *("sbatch", "--parsable", *_options(job)),
-        *([f"--dependency=afterany:{waits}"] if waits else []),
+        *([f"--dependency=afterany:{needed_jobs}"] if needed_jobs else []),
         f"--job-name={_job_name(job, run)}",
         f"--array={indices}{at_once}",
         # sbatch replaces %a by the index. Other percent signs in the folder's name are doubled.
@@ -220,12 +240,14 @@ def _options(job: StudyJob) -> list[str]:
     for word in words:
         match = OPTION.fullmatch(word)
         if match is None:
-            expected = "expected long options of sbatch, such as --time=4:00:00 --gpus=8"
-            raise UserError(f"slurm: {word}: {expected}")
+            raise UserError(
+                f"slurm: {word}: expected long options of sbatch, such as --time=4:00:00 --gpus=8"
+            )
         if match[1] in REFUSED:
             raise UserError(f"slurm: {word}: {REFUSED[match[1]]}")
         values[match[1]] = match[2] or ""
-    nodes, each = _layout(values)
+    nodes, per_node = _layout(values)
+    processes = nodes * per_node
     for name, recipe in job.recipes.items():
         try:
             check_processes(recipe, nodes * each)
@@ -233,7 +255,7 @@ def _options(job: StudyJob) -> list[str]:
             raise UserError(f"slurm={job.slurm}: {name}: {error}") from None
     return [
         *words,
-        *(f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}"),
+        *(f"--nodes={nodes}", f"--ntasks={processes}", f"--ntasks-per-node={per_node}"),
         # Without B: the signal goes to the processes of srun and not to the script. A preemption
         # with a grace time sends its SIGTERM to the same processes.
         *("--signal=USR1@120", "--requeue", "--open-mode=append", f"--chdir={Path.cwd()}"),
@@ -243,7 +265,7 @@ def _options(job: StudyJob) -> list[str]:
 def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     """Return the number of machines of a task, and the number of processes on each machine.
 
-    The options set the number of processes, or else one process runs for each GPU.
+    The number of processes is the value of `--ntasks-per-node=` or else the number of GPUs.
 
     Args:
         values: `{option of sbatch: value}`.
@@ -257,8 +279,10 @@ def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     if name != "gpus":
         return nodes, processes
     if processes % nodes:
-        text = f"the number of GPUs must be a multiple of --nodes={nodes}"
-        raise UserError(f"slurm: --gpus={values[name]}: {text}")
+        raise UserError(
+            f"slurm: --gpus={values[name]}: the number of GPUs must be a multiple of"
+            f" --nodes={nodes}"
+        )
     return nodes, processes // nodes
 
 
@@ -274,9 +298,11 @@ def _number(values: Mapping[str, str], name: str, pattern: str) -> int:
         UserError: The value does not match the pattern.
     """
     match = re.fullmatch(pattern, values.get(name, "1"), re.ASCII)
+    if match is None and pattern == NUMBER:
+        raise UserError(f"slurm: --{name}={values[name]}: expected a number of at least 1")
     if match is None:
-        expected = "a number of at least 1"
-        if pattern != NUMBER:
-            expected = "a number of GPUs (4, a100:4, or gpu:4 in --gres). Or add --ntasks-per-node="
-        raise UserError(f"slurm: --{name}={values[name]}: expected {expected}")
+        raise UserError(
+            f"slurm: --{name}={values[name]}: expected a number of GPUs (4, a100:4, or gpu:4 in"
+            " --gres). Or add --ntasks-per-node="
+        )
     return int(match[1])

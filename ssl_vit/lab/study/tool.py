@@ -30,6 +30,7 @@ from ...runs.identity import check_finished
 from ..options import PlanOptions
 from . import launch, record, worth
 from .estimate import StudyEstimate, estimate_request
+from .hours import Group
 from .options import LAUNCHERS, StudyOptions
 from .request import StudyRequest, parse_request
 from .tasks import Tasks, failed_need
@@ -97,12 +98,14 @@ def check(
     request = parse_request(arguments, content)
     estimate = estimate_request(request, PlanOptions(device=request.tool_options.device))
     job = _job(request, record.assign_folders(request.tasks, request.folder)[0])
-    done, every = len(job.finished), len(job.tasks)
-    kept = f"kept        finished: {done} of {format_count(every, 'tasks')}"
-    if request.hours:
-        optional = sum(len(group.tasks) for group in job.order if group.kind)
-        kept += f". {format_count(optional, 'tasks')} will run only if the hours allow."
-    return estimate, kept
+    finished = f"{len(job.finished)} of {format_count(len(job.tasks), 'tasks')}"
+    if not request.hours:
+        return estimate, f"kept        finished: {finished}"
+    optional = sum(len(group.tasks) for group in job.order if group.kind)
+    return estimate, (
+        f"kept        finished: {finished}. {format_count(optional, 'tasks')} will run only if the"
+        " hours allow."
+    )
 
 
 def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> StudyOutcome:
@@ -130,13 +133,15 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
         history = record.update_history(job.folder, request.study, job.tasks)
         for line in [*request.cautions, *_describe_unchecked(job), *history.changes]:
             print(f"warning: {line}")
-        for name, why in others.items():
-            print(f"kept        {name}: {why}")
+        for name, reason in others.items():
+            print(f"kept        {name}: {reason}")
         print(f"study       {request.name}: {request.study.title}", flush=True)
         if dry:
             print("\n".join(launcher.preview(job)))
-            text = "(job arrays need study.json, which dry=true does not write)"
-            print(f"dry         nothing was started. To start the study, leave out dry=true {text}")
+            print(
+                "dry         nothing was started. To start the study, leave out dry=true (job"
+                " arrays need study.json, which dry=true does not write)"
+            )
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
@@ -150,18 +155,18 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
                 break
     done, took = job.finished, format_duration(time.monotonic() - started)
     wanted = len(job.tasks) - len(outcome.left_out)
-    ended = f"{len(done)} of {format_count(wanted, 'tasks')}"
+    finished = f"{len(done)} of {format_count(wanted, 'tasks')}"
     if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
         jobs = len({*outcome.submitted.values()})
-        submitted = (
-            f"{format_count(len(outcome.submitted), 'tasks')} in {format_count(jobs, 'jobs')}"
+        print(
+            f"submitted   {format_count(len(outcome.submitted), 'tasks')} in"
+            f" {format_count(jobs, 'jobs')}. Finished: {finished}."
         )
-        print(f"submitted   {submitted}. Finished: {ended}.")
         print("later       type the same command again to submit missing tasks or write the report")
     else:
-        print(f"finished    {ended} in {took}: {job.folder}")
-    for name, why in outcome.failed.items():
-        print(f"no result   {name}: {why}")
+        print(f"finished    {finished} in {took}: {job.folder}")
+    for name, reason in outcome.failed.items():
+        print(f"no result   {name}: {reason}")
     if done and not outcome.submitted:
         _print_report(job.folder)
     else:
@@ -172,31 +177,42 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
 
 
 def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
-    """Return the request as a job for a launcher, under the current names of the tasks."""
-    recipes = dict(zip(tasks, (request.recipes[name] for name in request.tasks), strict=True))
+    """Build the job that a launcher runs for a request.
+
+    Args:
+        request: Request of the user.
+        tasks: Tasks of the request, in the same order, with the names of their folders.
+    """
     options = request.tool_options
+    recipes_in_order = [request.recipes[name] for name in request.tasks]
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
-    words += [f"plugin={request.plugin}"] if request.plugin else []
-    order = tuple(worth.order_groups(tasks, request.hours.frozen_first)) if request.hours else ()
+    if request.plugin:
+        words.append(f"plugin={request.plugin}")
+    order: list[Group] = []
+    compared_run = ""
+    if request.hours:
+        order = worth.order_groups(tasks, request.hours.frozen_first)
+        compared_run = request.study.report.test or ""
     return launch.StudyJob(
         name=request.name,
         folder=request.folder,
         tasks=tasks,
-        recipes=recipes,
+        recipes=dict(zip(tasks, recipes_in_order, strict=True)),
         words=tuple(words),
         parallel=options.parallel,
         slurm=options.slurm,
         measures=request.study.report.measures,
         hours=request.hours,
-        order=order,
-        page_of=(request.study.report.test or "") if request.hours else "",
+        order=tuple(order),
+        page_of=compared_run,
     )
 
 
 def _print_report(folder: Path) -> None:
-    """Write the report of a study in a separate process and print the lines of the report.
+    """Write the report of a study in a separate process, and print the report.
 
-    A study that compares nothing has no report; a line says why.
+    If the report cannot be written, for example because the study compares nothing, the function
+    prints the reason.
     """
     line = process_command("report", str(folder))
     done = subprocess.run(
@@ -206,11 +222,11 @@ def _print_report(folder: Path) -> None:
         text=True,
         preexec_fn=dies_with_us(),
     )
-    text = done.stdout.rstrip()
-    if done.returncode:
-        lines = done.stderr.splitlines() or [f"the report ended with status {done.returncode}"]
-        text = f"no report   {lines[-1].removeprefix('error: ')}"
-    print(text, flush=True)
+    if done.returncode == 0:
+        print(done.stdout.rstrip(), flush=True)
+        return
+    lines = done.stderr.splitlines() or [f"the report ended with status {done.returncode}"]
+    print(f"no report   {lines[-1].removeprefix('error: ')}", flush=True)
 
 
 def _describe_unchecked(job: launch.StudyJob) -> list[str]:
@@ -250,12 +266,12 @@ def _warn_about_changes(run: Path, options: Values) -> list[str]:
 def _exec_task(arguments: Arguments) -> None:
     """Replace this process by the tool of a single task, as an element of a job array.
 
-    The command names the tasks of the array, so a study that the user starts again while the array
-    waits in the queue does not change which task this is. The options of the task come from
-    study.json.
+    `only=` lists the tasks of the array, and `index=` selects a task. The list does not change if
+    the user starts the study again while the array waits in the queue. The options of the task come
+    from study.json.
 
     Raises:
-        UserError: There is no such task, or it needs a task that has not finished.
+        UserError: There is no such task, or the task needs a task that has not finished.
     """
     options = parse(StudyOptions, arguments)
     names = (options.only or "").split("/")
@@ -263,9 +279,12 @@ def _exec_task(arguments: Arguments) -> None:
         raise UserError(
             "only= and index= go together: only= names tasks, and index= is a number in this list"
         )
+    names = options.only.split("/")
     if options.index >= len(names):
-        text = f"expected a number from 0 to {len(names) - 1}, the place of a task in only="
-        raise UserError(f"index={options.index}: {text}")
+        raise UserError(
+            f"index={options.index}: expected a number from 0 to {len(names) - 1}, the place of a"
+            " task in only="
+        )
     # the metrics of the plugin are known from here on
     options.unread.run_plugin()
     folder = Path(options.out) / (options.name or Path(options.recipe or "").stem)
@@ -273,7 +292,8 @@ def _exec_task(arguments: Arguments) -> None:
     if name not in tasks:
         raise UserError(f"only={name}: not a task of the study, {suggest(name, tasks)}")
     unfinished = [need for need in tasks[name].needs if not launch.has_result(folder, need)]
-    if missing := failed_need(tasks[name], tasks, unfinished):
+    missing = failed_need(tasks[name], tasks, unfinished)
+    if missing is not None:
         raise UserError(f"only={name}: this task needs {missing}, which has not finished")
     line = process_command(*launch.task_command(tasks[name], tasks, folder))
     if os.environ.get("RANK", "0") == "0":  # print once if the task has several processes

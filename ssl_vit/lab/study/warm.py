@@ -107,18 +107,21 @@ class WarmProcess:
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Return whether this process can fork a task with these environment variables.
 
-        The variables that an import may have read must be equal.
+        All variables must be equal except `READ_LATE`, because an import may have read them.
         """
-        of_process, of_task = dict(self.environment), dict(environment)
-        for key in READ_LATE:
-            of_process.pop(key, None)
-            of_task.pop(key, None)
-        return of_process == of_task
+        names = (self.environment.keys() | environment.keys()) - {*READ_LATE}
+        return all(self.environment.get(name) == environment.get(name) for name in names)
 
     def start(
         self, options: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> "ForkedTask":
-        """Fork a task that runs `ssl-vit OPTIONS` and appends the output to a log."""
+        """Fork a task that runs `ssl-vit OPTIONS` and appends its output to a log.
+
+        Args:
+            options: Words of the command line after `ssl-vit`.
+            environment: Environment variables of the task (`suits`).
+            log: File that the output is appended to.
+        """
         self.requests += 1
         variables = {key: environment[key] for key in READ_LATE if key in environment}
         paths = {"log": str(log.resolve()), "cwd": str(Path.cwd())}
@@ -135,7 +138,10 @@ class WarmProcess:
                 self.receive()
 
     def receive(self) -> None:
-        """Read which tasks have ended and whether the warm process has ended."""
+        """Read the messages of the warm process: which tasks have ended, or why it cannot fork.
+
+        If the warm process has ended, all its tasks are lost.
+        """
         if self.lost is not None:
             return
         try:
@@ -153,7 +159,7 @@ class WarmProcess:
             self.close()
 
     def close(self, why: str | None = None) -> None:
-        """Kill the warm process and the forked tasks that still run.
+        """Kill the warm process. The system then kills the forked tasks that still run.
 
         Args:
             why: Reason to record in `lost`. Default: the last line that the process printed.
@@ -166,8 +172,9 @@ class WarmProcess:
         with self.output:
             self.output.seek(0)
             lines = self.output.read().decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        self.lost = why or last or f"ended with status {status}"
+        printed = [line.strip() for line in lines if line.strip()]
+        last_line = printed[-1] if printed else f"ended with status {status}"
+        self.lost = why or last_line
 
 
 class ForkedTask:
@@ -182,8 +189,9 @@ class ForkedTask:
         """Return the exit status, `LOST` if the warm process ended, or None while the task runs."""
         if self.status is None:
             self.warm.receive()
-            lost = None if self.warm.lost is None else LOST
-            self.status = self.warm.statuses.pop(self.number, lost)
+            self.status = self.warm.statuses.pop(self.number, None)
+            if self.status is None and self.warm.lost is not None:
+                self.status = LOST
         return self.status
 
     def terminate(self) -> None:
@@ -207,10 +215,13 @@ def is_possible() -> bool:
 
 
 def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None] | None:
-    """Return a `preexec_fn` that makes a child end when this process ends, or None outside Linux.
+    """Return a function that makes a child process end when this process ends.
+
+    The function is a `preexec_fn` of `subprocess.Popen`, which calls it in the child. Outside Linux
+    the result is None.
 
     Args:
-        number: Signal that the system sends to the child.
+        number: Signal that the system sends to the child when this process has ended.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -236,7 +247,11 @@ def module_names() -> list[str]:
 
 
 def import_all() -> str | None:
-    """Import what runs import. Return why a fork is not safe afterwards, or None if it is safe."""
+    """Import the modules that runs import, and check whether a fork is still safe.
+
+    Returns:
+        Why a fork is not safe, or None if it is safe.
+    """
     for name in WITH_OPENBLAS:
         importlib.import_module(name)
     threads_before = count_threads()
@@ -244,9 +259,9 @@ def import_all() -> str | None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # otherwise garbage collection in a task would copy the memory of all imports
-    started = [name for name in count_threads() - threads_before if name not in FORK_SAFE_THREADS]
-    if started:
-        return f"an import started the thread {started[0]}"
+    for name in count_threads() - threads_before:
+        if name not in FORK_SAFE_THREADS:
+            return f"an import started the thread {name}"
     if "/libcuda.so" in Path("/proc/self/maps").read_text():
         return "an import initialised CUDA"
     return None
@@ -311,7 +326,14 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
 
 
 def prepare_fork(request: Mapping[str, Any]) -> None:
-    """Turn this forked process into what `python -P -m ssl_vit OPTIONS` is at the start."""
+    """Give this forked process the state that a new `python -P -m ssl_vit OPTIONS` starts with.
+
+    Output goes to the log of the task. The session, folder, environment variables, NumPy's random
+    state and `sys.argv` are set.
+
+    Args:
+        request: Request with `log`, `cwd`, `environment` and `options`, from `WarmProcess.start`.
+    """
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
@@ -331,7 +353,11 @@ def run_tool() -> None:
 
 
 def main(descriptor: int) -> None:
-    """Import modules, then fork tasks. In a forked task, run the tool and exit as usual."""
+    """Import modules, then fork tasks. In a forked task, run the tool and exit as usual.
+
+    Args:
+        descriptor: File descriptor of the connection to the study's process.
+    """
     # must be set before torch is imported, as in `ssl_vit.__main__`
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}

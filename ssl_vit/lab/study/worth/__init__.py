@@ -103,7 +103,8 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
     path, words = folder / FILE, write_all(given)
     if options.launcher != "local":
         words.append(f"launcher={options.launcher}")
-    if (before := _read_plan(path, words, hours)) is not None:
+    before = _read_plan(path, words, hours)
+    if before is not None:
         return before
     if not may_time:
         text = "to plan this study, a few steps must be timed, which dry=true and `plan` do not do"
@@ -124,27 +125,38 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
 
 
 def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | None:
-    """Return the existing plan for the same words, or None if there is no such plan.
+    """Return the existing plan for the same options, or None if a new plan is needed.
+
+    A plan for fewer hours is used again only if a run has finished. The plan then gets the new
+    hours.
+
+    Args:
+        path: Path of worth.json.
+        words: Options of the command.
+        hours: Hours of the command.
 
     Raises:
         UserError: The file is damaged, or the hours are fewer than planned and a run has finished.
     """
-    before = (
-        records.require(path, WorthPlan, "remove the file to plan again") if path.exists() else None
-    )
-    if before is None or before.words != [*words]:
+    if not path.exists():
+        return None
+    before = records.require(path, WorthPlan, "remove the file to plan again")
+    if before.words != [*words]:
         return None
     if before.hours == hours:
         return before
     if not any(path.parent.glob(f"*/{RESULT}")):
         return None
     if hours < before.hours:  # otherwise a user could stop as soon as the results look good
-        text = f"this study was planned for {before.hours:g} hours, and some runs have finished"
-        raise UserError(f"hours={hours:g}: {text}. Use hours={before.hours:g} or more.")
-    text = (
+        raise UserError(
+            f"hours={hours:g}: this study was planned for {before.hours:g} hours, and some runs"
+            f" have finished. Use hours={before.hours:g} or more."
+        )
+    before.lines.insert(
+        0,
         f"planned     for hours={before.hours:g}. hours={hours:g} changes neither tries nor steps"
+        " (use another name= for a new plan)",
     )
-    before.lines.insert(0, f"{text} (use another name= for a new plan)")
     return before.model_copy(update={"hours": hours})
 
 
@@ -215,7 +227,12 @@ def _expected(setup: StudySetup, size: StudySize, speed: RunSpeed) -> dict[str, 
 
 
 def _pace_line(speed: RunSpeed, spent: float) -> str:
-    """Return the line that says what was timed and on which machine."""
+    """Describe the measured speed of runs and the machine in a line.
+
+    Args:
+        speed: Measured speed.
+        spent: Seconds that the measurement took.
+    """
     steps = [f"{kind} {clock.step:.3g} s" for kind, clock in speed.clocks.items() if clock.step]
     rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in speed.clocks.items()]
     at_once = f"{speed.parallel} tasks at once" if speed.parallel > 1 else "one task at a time"

@@ -87,20 +87,23 @@ class Timer:
     def measure(
         self, options: Values, images: int, parallelism: Parallelism, devices: Sequence[str]
     ) -> dict[str, float]:
-        """Time the steps of `way.parallel` runs at once and return the mean of each measured value.
+        """Time the steps of several runs at once, and return the mean of each measured value.
 
         Args:
             options: Options of the runs.
             images: Number of training images of the study.
-            parallelism: Division of the machine.
+            parallelism: Number of runs at once, and threads of each run.
             devices: GPUs to distribute the runs over. Empty for the CPU.
+
+        Returns:
+            `{measured value: mean over the runs}`, as `jobs.calibration.measure` names the values.
 
         Raises:
             UserError: A run fails.
         """
         environments = [
-            {"CUDA_VISIBLE_DEVICES": devices[copy % len(devices)]} if devices else {}
-            for copy in range(parallelism.parallel)
+            {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
+            for number in range(parallelism.parallel)
         ]
         request = {"options": options, "seconds": SECONDS, "images": images}
         answers = self._ask(request | {"environments": environments})
@@ -126,11 +129,13 @@ class Timer:
 
 
 def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Parallelism]:
-    """Return the possible divisions of the machine, with the largest number of tasks first.
+    """Return the possible numbers of tasks at once with their threads, most tasks first.
+
+    With GPUs, each GPU runs one task. Without GPUs, memory and cores limit the number of tasks.
 
     Args:
         setup: Question of the study.
-        parallel: Number of tasks at once if the user sets it, else None.
+        parallel: Number of tasks at once if the user sets this number, else None.
     """
     cpu_cores, devices = cores(), usable_gpus()
     fixed_threads = setup.recipe.compute.threads or requested_threads()
@@ -147,29 +152,31 @@ def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Paralleli
 
 
 def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed:
-    """Time the runs of a question and return the fastest way of running.
+    """Time the runs of a study, and return the fastest number of runs at once with its speed.
 
-    Every kind of run is timed in the first of `list_parallelisms`. In the other ways only
-    pre-training is timed, and all kinds of runs are assumed to change by the same ratio.
+    Every kind of run is timed with the largest number of runs at once. With each smaller number,
+    only pre-training is timed. All kinds of runs are assumed to change by the same ratio.
+
+    Args:
+        setup: Question of the study.
+        timer: Process that times steps.
+        parallel: Number of runs at once if the user sets this number, else None.
 
     Raises:
         UserError: A run fails.
     """
     first, *others = list_parallelisms(setup, parallel)
     timed = {kind: _time(setup, timer, kind, first) for kind in kinds_of(setup)}
-    paces = [RunSpeed(_clocks(setup, timed, timer.imports, first), first.parallel)]
+    speeds = [RunSpeed(_clocks(setup, timed, timer.imports, first), first.parallel)]
     for parallelism in others:
-        again = _time(setup, timer, "pretrain", parallelism)
+        before, now = timed["pretrain"], _time(setup, timer, "pretrain", parallelism)
         scaled = {
-            kind: {
-                key: times[key] * again[key] / max(1e-9, timed["pretrain"][key]) for key in times
-            }
+            kind: {key: times[key] * now[key] / max(1e-9, before[key]) for key in times}
             for kind, times in timed.items()
         }
-        paces.append(
-            RunSpeed(_clocks(setup, scaled, timer.imports, parallelism), parallelism.parallel)
-        )
-    return min(paces, key=lambda speed: seconds(setup, smallest_size(setup), speed))
+        clocks = _clocks(setup, scaled, timer.imports, parallelism)
+        speeds.append(RunSpeed(clocks, parallelism.parallel))
+    return min(speeds, key=lambda speed: seconds(setup, smallest_size(setup), speed))
 
 
 def kinds_of(setup: StudySetup) -> list[str]:
@@ -181,7 +188,16 @@ def kinds_of(setup: StudySetup) -> list[str]:
 def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[Values, float]:
     """Return the options of a run to time, and how many timed steps make up a step of the study.
 
-    If a step of the network would take seconds, fewer images per step are timed.
+    If a step of the network would take seconds, the timed run has fewer images per step.
+
+    Args:
+        setup: Question of the study.
+        kind: Kind of run, such as "pretrain" or "tune".
+        parallelism: Number of runs at once, and threads of each run.
+
+    Returns:
+        Options as words of a command line, and the time of a step of the study as a multiple of the
+            time of a timed step.
     """
     task = next(
         task for task in tasks_of(setup, smallest_size(setup)).values() if task_kind(task) == kind
@@ -211,13 +227,18 @@ def _start(setup: StudySetup, task: Task) -> Values:
 
 
 def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) -> dict[str, float]:
-    """Time a kind of run like `jobs.calibration.measure`, but for whole steps of the study."""
+    """Time a kind of run, and convert the times to the batch and the images of the study.
+
+    Returns:
+        Seconds as from `jobs.calibration.measure`. `step` is a step of the study, and `set_up`
+            includes decoding the training images if they are kept in memory.
+    """
     options, factor = options_of(setup, kind, parallelism)
     times = timer.measure(options, setup.images.train, parallelism, usable_gpus())
-    step = times["step"] * factor
-    if not times["resident"]:
-        return times | {"step": step}
-    return times | {"step": step, "set_up": times["set_up"] + _decoding(setup, times, parallelism)}
+    times = times | {"step": times["step"] * factor}
+    if times["resident"]:
+        times["set_up"] += _decoding(setup, times, parallelism)
+    return times
 
 
 def _decoding(setup: StudySetup, times: Mapping[str, float], parallelism: Parallelism) -> float:
@@ -231,13 +252,13 @@ def _clocks(
     imports: float,
     parallelism: Parallelism,
 ) -> dict[str, RunSeconds]:
-    """Return the clock of each kind of run.
+    """Return the seconds of each kind of run, per step and for everything else.
 
     Args:
         setup: Question of the study.
         timed: `{kind: result of _time}`.
         imports: Seconds of imports, which every task takes unless it is forked.
-        parallelism: Division of the machine.
+        parallelism: Number of runs at once, and threads of each run.
     """
     images, recipe = setup.images, setup.recipe
     validated = EVALUATIONS * min(recipe.eval.images, images.validation)
@@ -254,18 +275,18 @@ def _clocks(
     if setup.released:
         evaluated |= {f"{kind} {RELEASED}": evaluated[kind] for kind in ("tune", "final", "frozen")}
     clocks = {}
+    if is_possible():  # a forked task imports nothing
+        imports = 0.0
     for kind, count in evaluated.items():
-        times = timed.get(kind) or timed[TUNE_RELEASED if kind.endswith(RELEASED) else "tune"]
         if kind == "own" and setup.init:
             continue
-        is_frozen = kind.startswith("frozen")
+        # kinds that were not timed compute like fine-tuning
+        fine_tuning = TUNE_RELEASED if kind.endswith(RELEASED) else "tune"
+        times = timed.get(kind) or timed[fine_tuning]
         forward = count * times["forward"] + min(count, images.train) * times["decode"]
-        rest = (
-            (0 if is_possible() else imports)
-            + times["set_up"]
-            + forward
-            + FINISH
-            + (PROBES if is_frozen else 0)
-        )
-        clocks[kind] = RunSeconds(0.0 if is_frozen else times["step"], rest)
+        rest = imports + times["set_up"] + forward + FINISH
+        if kind.startswith("frozen"):
+            clocks[kind] = RunSeconds(0.0, rest + PROBES)
+        else:
+            clocks[kind] = RunSeconds(times["step"], rest)
     return clocks

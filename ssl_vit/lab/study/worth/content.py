@@ -61,7 +61,13 @@ class StudySize(NamedTuple):
 
 
 def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, Any]:
-    """Return the study with the structure of a study file."""
+    """Build a study of a given size, as a mapping with the structure of a study file.
+
+    Args:
+        setup: Question of the study.
+        size: Size of the study.
+        hours: Hours that the study may take, for its texts.
+    """
     objective, baseline = setup.arms
     shares = _shares(size)
     parts = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
@@ -87,11 +93,11 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
         runs[f"final{part}"] = fine_tuned | {"best": f"tune{part}", "options": tuned}
     if size.frozen:
         runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
-    time = f"{hours:g} hour{'s' * (hours != 1)}"
-    condition = f"With {time} ({setup.epochs(size.steps)}) of {setup.network}"
-    asked = f"{condition}, {objective} minus {baseline}"
+    plural = "" if hours == 1 else "s"
+    condition = f"With {hours:g} hour{plural} ({setup.epochs(size.steps)}) of {setup.network}"
     return {
-        "title": f"Does pre-training help on these images? {asked}",
+        "title": f"Does pre-training help on these images? {condition}, {objective} minus"
+        f" {baseline}",
         "seeds": list(range(size.seeds)),
         "axes": {"arm": _arms(setup, size, parts)} | ({"share": shares} if shares else {}),
         "options": shared,
@@ -113,9 +119,9 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
 
 
 def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
-    """Return the facts that the answer needs: the network, the lengths, and commands.
+    """Return the facts from which lab/answer.py writes the answer: network, lengths and commands.
 
-    Each command is a text with a word per line.
+    The commands are `pretrain` and `study`, each with an option per line.
     """
     start = {"init": setup.init} if setup.init else {}
     fine_steps = setup.fine_steps(size.steps)
@@ -142,7 +148,13 @@ def _shares(size: StudySize) -> dict[str, Any]:
 
 
 def _pretraining(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
-    """Return the options of pre-training with `factor` times the recipe's learning rate."""
+    """Return the options of pre-training.
+
+    Args:
+        setup: Question of the study.
+        steps: Steps of pre-training.
+        factor: Factor for the recipe's learning rate.
+    """
     optim = setup.recipe.optim
     options: dict[str, Any] = {"recipe": setup.objective, **setup.pretraining_options}
     rate, warmup = factor * optim.lr, optim.warmup / optim.steps
@@ -155,7 +167,13 @@ def _pretraining(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]
 
 
 def _supervised(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
-    """Return the options of supervised training that costs as much as pre-training."""
+    """Return the options of supervised training that costs as much as pre-training.
+
+    Args:
+        setup: Question of the study.
+        steps: Steps of pre-training.
+        factor: Factor for the learning rate of `recipe=supervised`.
+    """
     options: dict[str, Any] = {"recipe": "supervised", "supervised.pool": setup.pool, **MIXED}
     if factor != 1:
         options["optim.lr"] = float(f"{factor * _supervised_rate():.3g}")
@@ -169,16 +187,34 @@ def _supervised_rate() -> float:
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:
-    """Return the options of a run of a given length, which is evaluated and saved four times."""
+    """Return the options of a run of a given length, which is evaluated and saved four times.
+
+    Args:
+        steps: Steps of the run.
+        warmup: Share of the steps for the warm-up of the learning rate.
+    """
     every = math.ceil(steps / 4)
-    length = {"optim.steps": steps, "optim.warmup": min(steps - 1, round(warmup * steps))}
-    return length | {"eval.every": every, "checkpoint.every": every}
+    return {
+        "optim.steps": steps,
+        "optim.warmup": min(steps - 1, round(warmup * steps)),
+        "eval.every": every,
+        "checkpoint.every": every,
+    }
 
 
 def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return the settings of each run in each arm."""
+    """Return the settings of the compared arms, as the axis of a study file.
+
+    Args:
+        setup: Question of the study.
+        size: Size of the study.
+        parts: Suffixes of the fine-tunings: `""` with all labels, `"_fewer"` with shares of them.
+
+    Returns:
+        `{arm: {run: settings}}`. A reference such as {pretrain} stands for the weights of that run.
+    """
     objective, baseline = setup.arms
-    rates, way_rates = RATES[size.tries]
+    rates, baseline_rates = RATES[size.tries]
     mixed: dict[str, Any] = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
     several = len(size.rates) > 1
     arms: dict[str, Any] = {objective: {}, baseline: {}}
@@ -186,12 +222,12 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
         arms[objective]["frozen"] = {"init": "{pretrain}"}
         arms[baseline]["frozen"] = {"init": setup.init or "{own}"}
     for part in parts:
-        # if several pre-trainings are tried, the final run takes the best init=
-        pretrained = {} if several else {"init": "{pretrain}"}
         tries: dict[str, Any] = {"optim.lr": rates, **mixed}
-        if several:
+        start = {"init": "{pretrain}"}
+        if several:  # the final run takes the best of several pre-trainings
+            start = {}
             tries = {"init": [f"{{pretrain{end}}}" for end in size.rates], **tries}
-        arms[objective] |= {f"tune{part}": pretrained | {"try": tries}, f"final{part}": pretrained}
+        arms[objective] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
         if setup.init:
             start = {"init": setup.init}
             tries = {"optim.lr": START_RATES if several else rates, **mixed}
@@ -210,7 +246,10 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
 def _released(
     released: ReleasedEncoder, size: StudySize, parts: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Return the settings of each run in the released encoder's arm, which is only fine-tuned."""
+    """Return `{run: settings}` of the arm that fine-tunes a released encoder.
+
+    `_arms` describes the arguments.
+    """
     rates = START_RATES if len(size.rates) > 1 else RATES[size.tries][0]
     mixed = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
     final = {**released.options, "supervised.pool": released.pool}
@@ -224,7 +263,7 @@ def _released(
 
 
 def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
-    """Yield how settings were chosen, what each run saw, and what the study cannot show."""
+    """Yield sentences on how settings were chosen and on what the study cannot show."""
     (objective, baseline), images = setup.arms, setup.images
     yield (
         f"Each of {setup.arms_text} has {size.tries} tries of fine-tuning with seed"
@@ -247,12 +286,14 @@ def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
         )
     else:
         yield f"Only the recipe's learning rate for {objective} is tried."
-    seen = f"{images.train:,} images, {images.labelled:,} of them labelled"
-    yield f"Pre-training sees {seen}. No run sees a test image before its test."
+    yield (
+        f"Pre-training sees {images.train:,} images, {images.labelled:,} of them labelled. No run"
+        " sees a test image before its test."
+    )
     data = setup.recipe.data
     # reports are shared, so they must not name folders of this machine
     name = Path(data.path).name if data.path else data.place
-    yield from (text.replace(data.place, name) for text in images.notes)
+    yield from (note.replace(data.place, name) for note in images.notes)
     yield "One comparison is primary, with all labels. Everything else is exploratory."
     if setup.released:
         yield (
@@ -260,18 +301,20 @@ def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
             f" compares {RELEASED} with the better of the other two arms. This comparison is not a"
             " part of the primary claim, and the interval allows for the choice between two arms."
         )
-    more = "" if setup.released else ", or a released encoder"
+    untested = "another network, image size or objective"
+    if not setup.released:
+        untested += ", or a released encoder"
     yield (
-        "The study does not show what more hours, another network, image size or objective"
-        f"{more} would reach. All test images are from this folder."
+        f"The study does not show what more hours, {untested} would reach. All test images are from"
+        " this folder."
     )
 
 
 def order_groups(tasks: Tasks, frozen_first: bool) -> list[Group]:
-    """Return the groups of tasks in running order.
+    """Return the groups of tasks in the order in which they run.
 
     Tuning and the first three seeds always run. Each further seed, each share of the labels and the
-    frozen encoders run if the hours allow it.
+    frozen encoders are a group that runs only if the hours allow it.
 
     Args:
         tasks: All tasks of the study.
@@ -281,13 +324,17 @@ def order_groups(tasks: Tasks, frozen_first: bool) -> list[Group]:
     for task in tasks.values():
         name, kind = _group(task, frozen_first)
         groups.setdefault(name, Group(name=name, kind=kind, tasks=[])).tasks.append(task.name)
-    places = {"": 0, "seeds": 1, "shares": 2, "frozen": 3}
-    tuning_first = sorted(groups.values(), key=lambda group: group.name != "tuning")
-    return sorted(tuning_first, key=lambda group: places[group.kind])
+    kinds = ["", "seeds", "shares", "frozen"]  # groups of the kind "" always run
+    return sorted(
+        groups.values(), key=lambda group: (kinds.index(group.kind), group.name != "tuning")
+    )
 
 
 def _group(task: Task, frozen_first: bool) -> tuple[str, str]:
-    """Return the name and the kind of a task's group."""
+    """Return the name and the kind of the group of tasks that a task belongs to.
+
+    The kind is `""` for a group that always runs.
+    """
     if task.run == "frozen" and not frozen_first:
         return "frozen encoders", "frozen"
     if "share" in task.at:

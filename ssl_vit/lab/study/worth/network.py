@@ -51,9 +51,11 @@ class Network(NamedTuple):
     @property
     def text(self) -> str:
         """Network and image size in words."""
-        chosen = dict(self.options)
-        size = f"{chosen['data.size']} px" if "data.size" in chosen else ""
-        return " at ".join(filter(None, [chosen.get("model", ""), size]))
+        options = dict(self.options)
+        parts = [options["model"]] if "model" in options else []
+        if "data.size" in options:
+            parts.append(f"{options['data.size']} px")
+        return " at ".join(parts)
 
 
 class NetworkChoice(NamedTuple):
@@ -77,7 +79,7 @@ def networks(given: Values, side: int, free: bool = False) -> list[Network]:
     Args:
         given: Options of the user. The network or size that they set is kept.
         side: Shorter side of the images in pixels. No image is enlarged.
-        free: Whether to ignore the network and size that the options set.
+        free: Whether to ignore the network and the image size that the user sets.
     """
     sizes = [size for size in SIZES if size <= side] or [SIZES[-1]]
     choices = []
@@ -159,22 +161,30 @@ def _named(model: str, size: int) -> list[tuple[str, Any]]:
 
 
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
-    """Return the line that names the network and the size and gives the reason for the choice."""
+    """Return the line that names the network and gives the reason for the choice.
+
+    Args:
+        search: Search that has chosen the network.
+        chosen: The chosen network.
+        choices: All networks to choose from, the largest first.
+    """
     setup, _ = search.timed[chosen]
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
-        why = "the network of init="
-    elif not chosen.options:
-        named = " and ".join(fixed) or f"recipe={setup.objective}"
-        why = f"the network of {named}"
-    else:
-        kind = "GPU" if usable_gpus() else "CPU"
-        why = f"the largest network for {search.hours:g} hours on this {kind}"
-        why += f", with {fixed[0]} as set" if fixed else ""
-        if choices[0] != chosen:
-            needed = search.needed(choices[0])
-            why += f" ({choices[0].text} would need about {needed:.2g} hours)"
-    return f"network     {setup.network}: {why}"
+        return f"network     {setup.network}: the network of init="
+    if not chosen.options:
+        source = " and ".join(fixed) if fixed else f"recipe={setup.objective}"
+        return f"network     {setup.network}: the network of {source}"
+    kind = "GPU" if usable_gpus() else "CPU"
+    condition = f", with {fixed[0]} as set" if fixed else ""
+    larger = ""
+    if choices[0] != chosen:
+        needed = search.needed(choices[0])
+        larger = f" ({choices[0].text} would need about {needed:.2g} hours)"
+    return (
+        f"network     {setup.network}: the largest network for {search.hours:g} hours on this"
+        f" {kind}{condition}{larger}"
+    )
 
 
 class _Search:
@@ -200,9 +210,10 @@ class _Search:
     def largest(self, choices: Sequence[Network], room: float) -> Network:
         """Return the largest network whose smallest study fits `room` times into the hours.
 
-        The returned network has been timed. If no network fits, the method returns the smallest
-        network. If the time for timing is over, it returns the largest timed network whose smallest
-        study fits once, or else the smallest timed network.
+        The method times the network that seems to be the answer, until the answer has been timed.
+        If no network fits, the answer is the smallest network. If there is no time to time another
+        network, the answer is the largest timed network whose smallest study fits once, or else the
+        smallest timed network.
 
         Args:
             choices: Networks, the largest first.
@@ -211,14 +222,13 @@ class _Search:
         while True:
             fits = (network for network in choices if room * self.needed(network) <= self.hours)
             chosen = next(fits, choices[-1])
-            known = [network for network in choices if network in self.timed]
-            if chosen in known:
+            if chosen in self.timed:
                 return chosen
-            over = len(self.timed) >= MEASURED or self.clock() - self.began > LIMIT
-            if known and over:
-                return next(
-                    (network for network in known if self.needed(network) <= self.hours), known[-1]
-                )
+            timed = [network for network in choices if network in self.timed]
+            is_over = len(self.timed) >= MEASURED or self.clock() - self.began > LIMIT
+            if timed and is_over:
+                fits = (network for network in timed if self.needed(network) <= self.hours)
+                return next(fits, timed[-1])
             setup = self.setup(chosen)
             self.timed[chosen] = setup, self.calibrate(setup)
 
@@ -230,17 +240,19 @@ class _Search:
         return build_setup(kept | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
-        """Return the fewest hours that can answer the question with a network."""
+        """Return the fewest hours that can answer the question with a network.
+
+        The speed of a network that has not been timed is estimated from the timed network with the
+        most similar work, or guessed if no network has been timed.
+        """
         if network in self.timed:
             return hours_needed(*self.timed[network])
-        known = [
-            (abs(timed_network.work - network.work), timed_network, *self.timed[timed_network])
-            for timed_network in self.timed
-        ]
-        if known:
-            _, nearest, setup, speed = min(known, key=lambda entry: entry[0])
+        if self.timed:
+            nearest = min(self.timed, key=lambda timed: abs(timed.work - network.work))
+            setup, speed = self.timed[nearest]
         else:
-            self.guess = self.guess or self._guess(network)
+            if self.guess is None:
+                self.guess = self._guess(network)
             nearest, setup, speed = self.guess
         ratio = network.work / nearest.work if nearest.work else 1.0
         clocks = {

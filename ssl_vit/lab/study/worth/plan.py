@@ -59,18 +59,13 @@ def seconds_of(kind: str, clocks: Mapping[str, RunSeconds], steps: int) -> float
 
 
 def seconds(setup: StudySetup, size: StudySize, speed: RunSpeed) -> float:
-    """Return the seconds that a study takes.
-
-    If several learning rates are tried before fine-tuning, the confirming seeds train only with the
-    chosen learning rate.
-    """
-    tasks = _schedule(setup, size)
-    steps = steps_of(setup, size)
-    each = {kind: seconds_of(kind, speed.clocks, steps[kind]) for kind in speed.clocks}
-    takes = {name: each[kind] for name, (kind, _) in tasks.items()}
-    return makespan(
-        tasks, {name: needs for name, (_, needs) in tasks.items()}, takes, speed.parallel
-    )
+    """Return the seconds that a study takes."""
+    schedule, steps = _schedule(setup, size), steps_of(setup, size)
+    takes = {
+        name: seconds_of(kind, speed.clocks, steps[kind]) for name, (kind, _) in schedule.items()
+    }
+    needs = {name: needed for name, (_, needed) in schedule.items()}
+    return makespan(schedule, needs, takes, speed.parallel)
 
 
 def steps_of(setup: StudySetup, size: StudySize) -> dict[str, int]:
@@ -85,8 +80,9 @@ _SCHEDULES: dict[tuple[Any, ...], dict[str, tuple[str, tuple[str, ...]]]] = {}
 
 
 def _schedule(setup: StudySetup, size: StudySize) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return `{task: (kind, needed tasks)}` of all tasks that take time.
+    """Return `{task: (kind, needed tasks)}` of all tasks that a study runs.
 
+    If several learning rates are tried before fine-tuning, only the tuning seed runs all of them.
     Studies that differ only in their steps share one cached schedule.
     """
     key = (*setup.all_arms, *size._replace(steps=0))
@@ -114,7 +110,7 @@ def hours_needed(setup: StudySetup, speed: RunSpeed, spent: float = 0.0) -> floa
     """
     takes = max(spent, PLANNING) + seconds(setup, smallest_size(setup), speed)
     hours = takes / 3600 / (1 - RESERVE)
-    unit = 10 ** (math.floor(math.log10(hours)) - 1)
+    unit = 10 ** (math.floor(math.log10(hours)) - 1)  # value of the second digit
     return float(f"{math.ceil(hours / unit - 1e-9) * unit:.3g}")
 
 
@@ -144,7 +140,7 @@ def find_largest_size(
     firm = (1 - RESERVE) * hours
     chosen = smallest_size(setup)
     if cost(chosen) > firm:
-        raise UserError(f"{too_few_hours(setup, hours, speed, spent)}.")
+        raise UserError(too_few_hours(setup, hours, speed, spent))
 
     def take(more: StudySize, limit: float) -> StudySize:
         return more if cost(more) <= limit else chosen
@@ -178,51 +174,69 @@ def possible_shares(setup: StudySetup) -> list[float]:
 def _longest_that_fits(
     size: StudySize, most: int, hours: float, cost: Callable[[StudySize], float]
 ) -> StudySize:
-    """Return the extent with as many steps as fit into the hours, up to `most` steps."""
+    """Return a study of the same size, except with as many steps as fit into the hours.
+
+    Args:
+        size: Size of a study that fits into the hours.
+        most: Most steps of pre-training.
+        hours: Hours of the study.
+        cost: Function that returns the hours that a study takes.
+    """
     longer = range(size.steps + 1, most + 1)
-    fit = bisect_right(longer, hours, key=lambda steps: cost(size._replace(steps=steps)))
-    return size._replace(steps=size.steps + fit)
+    num_more = bisect_right(longer, hours, key=lambda steps: cost(size._replace(steps=steps)))
+    return size._replace(steps=size.steps + num_more)
 
 
 def size_with_extras(
     setup: StudySetup, size: StudySize, hours: float, speed: RunSpeed
 ) -> StudySize:
-    """Return the extent with everything that could be added if the machine is faster than planned.
+    """Return the largest study that could fit if the machine is faster than planned.
 
-    The runner leaves out what does not fit. A share of the labels is included only if three seeds
-    would leave time for it.
+    The study gets all seeds, the frozen encoders, and each share of the labels that fits next to
+    three seeds. While the study runs, it leaves out what does not fit into the hours.
+
+    Args:
+        setup: Question of the study.
+        size: Size that fits into the hours at the measured speed.
+        hours: Hours that the study may take.
+        speed: Speed of runs.
     """
-
-    def fits(shares: tuple[float, ...]) -> bool:
-        least = size._replace(seeds=FEWEST, shares=shares)
-        return seconds(setup, least, speed) <= 3600 * hours
-
     shares: tuple[float, ...] = ()
     for share in possible_shares(setup):
-        if fits((*shares, share)):
-            shares += (share,)
+        with_share = size._replace(seeds=FEWEST, shares=(*shares, share))
+        if seconds(setup, with_share, speed) <= 3600 * hours:
+            shares = with_share.shares
     return size._replace(seeds=MOST_SEEDS, shares=shares, frozen=True)
 
 
 def too_few_hours(setup: StudySetup, hours: float, speed: RunSpeed, spent: float = 0.0) -> str:
     """Return the error message that the hours are too few, with the hours that suffice."""
-    where = f"too little time for {setup.network} on this machine"
-    return f"hours={hours:g}: {where}. Use hours={hours_needed(setup, speed, spent):g}"
+    return (
+        f"hours={hours:g}: too little time for {setup.network} on this machine. Use"
+        f" hours={hours_needed(setup, speed, spent):g}."
+    )
 
 
 def plan_lines(
     setup: StudySetup, size: StudySize, hours: float, speed: RunSpeed, spent: float
 ) -> Iterator[str]:
-    """Yield lines that say what the study does within the hours."""
+    """Yield lines that say what the study does within the hours.
+
+    Args:
+        setup: Question of the study.
+        size: Size of the study.
+        hours: Hours that the study may take.
+        speed: Speed of runs.
+        spent: Seconds that planning took.
+    """
     takes = (spent + seconds(setup, size, speed)) / 3600
     at_once = f", {speed.parallel} tasks at once" if speed.parallel > 1 else ""
-    tries = f"{size.tries} tries for each of {setup.arms_text}"
-    length = f"{size.steps} steps ({setup.epochs(size.steps)}) of {setup.objective}"
-    fine = f"{setup.fine_steps(size.steps)} steps of fine-tuning"
     labels = ", ".join(["all labels", *map(format_share, size.shares)])
     yield (
-        f"hours       about {takes:.2g} of {hours:g}{at_once}: {tries}, {length}, {fine},"
-        f" {size.seeds} seeds, {labels}"
+        f"hours       about {takes:.2g} of {hours:g}{at_once}: {size.tries} tries for each of"
+        f" {setup.arms_text}, {size.steps} steps ({setup.epochs(size.steps)}) of"
+        f" {setup.objective}, {setup.fine_steps(size.steps)} steps of fine-tuning, {size.seeds}"
+        f" seeds, {labels}"
     )
     if setup.released:
         yield f"released    {setup.released.network}, fine-tuned like the other arms"
@@ -240,20 +254,28 @@ def plan_lines(
 
 
 def power_lines(test: int) -> Iterator[str]:
-    """Yield lines about the least difference that the study can find.
+    """Yield lines about the smallest difference that the study can find.
 
-    One figure depends on the number of test images alone, the others on the number of seeds.
+    A sentence says what the number of test images allows, and a table what the number of seeds
+    allows.
+
+    Args:
+        test: Number of test images.
     """
-    alone = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
+    # 2.8 standard errors of a paired difference: 1.96 for the 95% interval and 0.84 for 80% power
+    points = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
     yield (
-        f"assumed     With {test:,} test images, the study claims a difference of {alone:.1f}"
-        " points with a probability of 80%, if on"
-        f" {format_share(ASSUMED_APART)} of the images exactly one arm is right."
+        f"assumed     With {test:,} test images, the study claims a difference of {points:.1f}"
+        f" points with a probability of 80%, if on {format_share(ASSUMED_APART)} of the images"
+        " exactly one arm is right."
     )
-    yield "            The least difference, in points, also depends on the number of seeds and on"
-    yield "            sd, the standard deviation of the difference over seeds:"
+    yield (
+        "            The least difference, in points, also depends on the number of seeds and on\n"
+        "            sd, the standard deviation of the difference over seeds:"
+    )
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
-    rows = [
-        [str(n), *(f"{least_difference(sd, n):.1f}" for sd in ASSUMED_SDS)] for n in ASSUMED_SEEDS
-    ]
+    rows = []
+    for seeds in ASSUMED_SEEDS:
+        differences = (least_difference(sd, seeds) for sd in ASSUMED_SDS)
+        rows.append([str(seeds), *(f"{difference:.1f}" for difference in differences)])
     yield from (f"            {line}" for line in plain_table(head, rows))

@@ -125,8 +125,8 @@ class StudySetup(NamedTuple):
     @property
     def arms_text(self) -> str:
         """Names of all arms in words, such as "mae, scratch and released"."""
-        *first, last = self.all_arms
-        return f"{', '.join(first)} and {last}"
+        *arms, last = self.all_arms
+        return f"{', '.join(arms)} and {last}"
 
     @property
     def network_options(self) -> Values:
@@ -147,9 +147,8 @@ class StudySetup(NamedTuple):
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
         if self.init:
             return steps
-        return max(
-            steps, math.ceil(EPOCHS * self.images.labelled / self.batch / self.supervised_ratio)
-        )
+        supervised_steps = EPOCHS * self.images.labelled / self.batch
+        return max(steps, math.ceil(supervised_steps / self.supervised_ratio))
 
     def fine_steps(self, steps: int) -> int:
         """Return the steps of fine-tuning that follow a number of pre-training steps."""
@@ -185,6 +184,7 @@ def sort_options(given: Values) -> tuple[Values, Values]:
             raise UserError(
                 f"{write(key, value)}: {NAME} tries several values of this key. Leave out {key}=."
             )
+        group = key.split(".")[0]
         if group not in groups:
             raise UserError(
                 f"{write(key, value)}: {NAME} sets this key itself. You can set objective, init,"
@@ -193,7 +193,7 @@ def sort_options(given: Values) -> tuple[Values, Values]:
         (shared if group in SHARED else of_pretraining)[key] = value
     if (path := shared.get("data.path")) and exists(path):
         shared["data.path"] = str(Path(path).resolve())
-    return shared, of_pretraining
+    return shared, pretraining
 
 
 def _is_network_key(key: str) -> bool:
@@ -219,7 +219,13 @@ def _check_released(given: Values) -> None:
 def _find_released(place: str, shared: Values, size: int) -> ReleasedEncoder:
     """Return the released encoder with the smallest image size that suits the patches.
 
-    The size is at least `size` and at least `LEAST_SIDE` patches along each side.
+    The size is a multiple of the encoder's patches, with at least `LEAST_SIDE` patches along a
+    side.
+
+    Args:
+        place: Source of the weights, as for `init=`.
+        shared: Options of every run.
+        size: Side of the study's images in pixels, rounded up to whole patches.
 
     Raises:
         UserError: The encoder does not suit the images.
@@ -264,7 +270,7 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
         objective=objective,
         init=init,
         shared_options=shared,
-        pretraining_options=of_pretraining,
+        pretraining_options=pretraining,
         images=images,
         recipe=recipe,
         model=model,
@@ -328,15 +334,18 @@ def find_images(shared: Values) -> StudyImages:
             f"{NAME}: the images have no labels. Put the images of each class into a folder."
         )
     if labels.train.ndim > 1:
-        text = "the study needs a single label per image. Use another column."
-        raise UserError(f"data.label_column={data.label_column}: {text}")
-    apart = labels.splits.validation.store is not labels.splits.train.store
-    enough = apart and _count_labelled(labels.validation) >= FEW_IMAGES
-    share_given = (
-        [data.validation] if isinstance(data.validation, float) and data.validation else []
-    )
+        raise UserError(
+            f"data.label_column={data.label_column}: the study needs a single label per image. Use"
+            " another column."
+        )
+    has_own_images = labels.splits.validation.store is not labels.splits.train.store
+    is_enough = has_own_images and _count_labelled(labels.validation) >= FEW_IMAGES
+    user_share = data.validation if isinstance(data.validation, float) else 0.0
+    shares = (user_share, *HELD_OUT) if user_share else HELD_OUT
     source = "train" if _count_labelled(labels.train) == len(labels.train) else "labelled"
-    for share in [] if enough else [*share_given, *HELD_OUT]:
+    for share in shares:
+        if is_enough:
+            break
         data = data.model_copy(update={"validation": share, "validation_from": source})
         options |= {"data.validation": share, "data.validation_from": source}
         labels = split_labels(data)
@@ -350,10 +359,11 @@ def find_images(shared: Values) -> StudyImages:
             f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images."
         )
     guesses = labels.splits.guesses
-    if share_given and data.validation != share_given[0]:
-        text = f"data.validation={share_given[0]:g}: fewer than {FEW_IMAGES} of these images have"
-        text += " a label"
-        guesses += (f"{text}. The share {data.validation} is held out instead",)
+    if user_share and data.validation != user_share:
+        guesses += (
+            f"data.validation={user_share:g}: fewer than {FEW_IMAGES} of these images have a label."
+            f" The share {data.validation} is held out instead",
+        )
     return _count(labels, data, options, guesses)
 
 
@@ -362,14 +372,22 @@ def _count(
 ) -> StudyImages:
     """Count the images of each split.
 
+    Args:
+        labels: Labels of the splits.
+        data: Options of the images.
+        options: `{key: text}` that select the test and validation images.
+        guesses: Lines that say what was assumed about the images.
+
     Raises:
         UserError: The labelled training images have fewer than two classes.
     """
     train_N = labels.train
     size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
     if len(size_C) < 2:
-        text = "the labelled training images belong to fewer than 2 classes"
-        raise UserError(f"data: {text}. Label images of at least 2 classes.")
+        raise UserError(
+            "data: the labelled training images belong to fewer than 2 classes. Label images of at"
+            " least 2 classes."
+        )
     return StudyImages(
         options=options,
         train=len(train_N),
@@ -391,9 +409,10 @@ def _count_labelled(label_N: np.ndarray | None) -> int:
 def image_lines(images: StudyImages) -> Iterator[str]:
     """Yield lines that describe the images of the study."""
     labelled = images.labelled + images.validation + images.test
-    labels = f"{labelled:,} labelled images in {images.classes} classes"
-    used = f"{images.labelled:,} for training, {images.validation:,} to choose settings"
-    used += f", {images.test:,} for the test"
-    yield f"images      {images.train:,} for pre-training. {labels}: {used}"
-    yield from (f"            {text}" for text in images.notes)
-    yield from (f"warning     {text}" for text in images.guesses)
+    yield (
+        f"images      {images.train:,} for pre-training. {labelled:,} labelled images in"
+        f" {images.classes} classes: {images.labelled:,} for training, {images.validation:,} to"
+        f" choose settings, {images.test:,} for the test"
+    )
+    yield from (f"            {note}" for note in images.notes)
+    yield from (f"warning     {guess}" for guess in images.guesses)
