@@ -435,11 +435,13 @@ def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
 
 def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
     """Yield a sentence for each encoder from outside the study, which is the same for all seeds."""
-    weights = [sources({"init": SCRATCH} | task.options) for task in tasks]
-    places = {(key, source.place) for by_key in weights for key, source in by_key.items()}
+    places: set[tuple[str, str]] = set()  # (key of the options, place of the weights)
+    for task in tasks:
+        by_key = sources({"init": SCRATCH} | task.options)
+        places |= {(key, source.place) for key, source in by_key.items()}
     for key, place in sorted(places):
         if place != SCRATCH and not REFERENCE.search(place):
-            text = (
+            yield (
                 f"{key}={Path(place).name} is the same encoder for all seeds. The results describe"
                 " this encoder and not a method of pre-training."
             )

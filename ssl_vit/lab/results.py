@@ -159,7 +159,7 @@ def load(folder: Path) -> Results:
                 missing.append(name)
             continue
         options, undecided = launch.planned_options(task, tasks, folder)
-        why = identity.why_not_planned(folder / name, task.values, options, undecided)
+        reason = identity.why_not_planned(folder / name, task.values, options, undecided)
         foreign_need = next((need for need in task.needs if need in foreign), None)
         if not reason and foreign_need:
             reason = f"the task needs {foreign_need}, which is left out"
@@ -277,7 +277,9 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
         columns = [arrays[name] for name in ("index", "label", "top5", "content")]
         index_M, label, top5, content_M = columns
         are_integers = all(np.issubdtype(array.dtype, np.integer) for array in columns)
-        if are_integers and index.shape == label.shape[:1] == top5[:, 0].shape == content.shape:
-            label_ML = label.reshape(len(index), -1)
-            return index, label_ML, PredictionOutcomes((top5[:, :1] == label_ML).any(1), content)
+        top1_M = top5[:, 0]
+        if are_integers and index_M.shape == label.shape[:1] == top1_M.shape == content_M.shape:
+            label_ML = label.reshape(len(index_M), -1)
+            is_correct_M = (top1_M[:, None] == label_ML).any(1)
+            return index_M, label_ML, PredictionOutcomes(is_correct_M, content_M)
     raise UserError(f"{path} is damaged, so {STUDY_HINT}")

@@ -278,11 +278,11 @@ def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     values_by_key = {}
     for key in keys:
         # a key of a plugin has no default: a run without the plugin differs
-        using = [values for values in recipes if key in values or key not in default]
-        texts = {format_value(values.get(key, NONE)) for values in using}
-        if len(texts) > 1 and schema.changes_experiment(key, free):
-            by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
-    return by_key
+        compared = [settings for settings in recipes if key in settings or key not in default]
+        values = {format_value(settings.get(key, NONE)) for settings in compared}
+        if len(values) > 1 and schema.changes_experiment(key, free):
+            values_by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
+    return values_by_key
 
 
 def export_problem(export: Path) -> str:

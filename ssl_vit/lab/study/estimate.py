@@ -111,8 +111,10 @@ def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstima
         run, step_time = request.tasks[name].run, None
         if options.probe and recipe.trains:
             key = timing_key(recipe)
-            step = step_times[key] = step_times.get(key) or _measure(recipe)
-        estimates[name] = estimate.estimate(recipe, options, step)
+            if key not in step_times:
+                step_times[key] = _measure(recipe)
+            step_time = step_times[key]
+        estimates[name] = estimate.estimate(recipe, options, step_time)
         by_run.setdefault(run, []).append(estimates[name])
         for warning in estimates[name].warnings:
             runs_by_warning.setdefault(warning, {})[run] = None

@@ -250,7 +250,7 @@ def _options(job: StudyJob) -> list[str]:
     processes = nodes * per_node
     for name, recipe in job.recipes.items():
         try:
-            check_processes(recipe, nodes * each)
+            check_processes(recipe, processes)
         except UserError as error:
             raise UserError(f"slurm={job.slurm}: {name}: {error}") from None
     return [

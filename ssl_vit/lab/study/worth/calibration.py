@@ -139,16 +139,16 @@ def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Paralleli
     """
     cpu_cores, devices = cores(), usable_gpus()
     fixed_threads = setup.recipe.compute.threads or requested_threads()
-    if parallel is None and devices:
-        parallel = len(devices)
-    if parallel is None:
-        need = memory_need(setup.recipe, gpu=False)
-        most = max(1, min(cpu_cores // (fixed_threads or 1), usable_memory() // need))
-        counts = {most} if fixed_threads else {most, min(most, WIDEST), 1}
-    else:
+    if parallel is not None:
         counts = {parallel}
-    ways = [Parallelism(count, fixed_threads or max(1, cpu_cores // count)) for count in counts]
-    return sorted(ways, reverse=True)
+    elif devices:
+        counts = {len(devices)}
+    else:
+        memory = memory_need(setup.recipe, gpu=False)  # of one task
+        most = max(1, min(cpu_cores // (fixed_threads or 1), usable_memory() // memory))
+        counts = {most} if fixed_threads else {most, min(most, WIDEST), 1}
+    possible = [Parallelism(count, fixed_threads or max(1, cpu_cores // count)) for count in counts]
+    return sorted(possible, reverse=True)
 
 
 def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed:
@@ -186,7 +186,7 @@ def kinds_of(setup: StudySetup) -> list[str]:
 
 
 def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[Values, float]:
-    """Return the options of a run to time, and how many timed steps make up a step of the study.
+    """Return the options of a run whose steps are timed.
 
     If a step of the network would take seconds, the timed run has fewer images per step.
 
@@ -196,7 +196,7 @@ def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[
         parallelism: Number of runs at once, and threads of each run.
 
     Returns:
-        Options as words of a command line, and the time of a step of the study as a multiple of the
+        `{key: value}` of the run, and the time of a step of the study as a multiple of the
             time of a timed step.
     """
     task = next(

@@ -234,7 +234,7 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
         else:
             start = setup.model
             ways = [SCRATCH, *(f"{{own{part}{end}}}" for end in size.rates)]
-            tries = {"init": ways, "optim.lr": way_rates, **mixed}
+            tries = {"init": ways, "optim.lr": baseline_rates, **mixed}
         arms[baseline] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
     if setup.released:
         for arm in arms.values():

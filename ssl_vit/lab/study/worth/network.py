@@ -74,19 +74,24 @@ def is_fixed(given: Mapping[str, Any], key: str) -> bool:
 
 
 def networks(given: Values, side: int, free: bool = False) -> list[Network]:
-    """Return the networks to choose from, the largest first.
+    """Return the possible networks at the possible image sizes, the largest first.
 
     Args:
-        given: Options of the user. The network or size that they set is kept.
+        given: Options of the user. A network or an image size that the user sets is kept.
         side: Shorter side of the images in pixels. No image is enlarged.
         free: Whether to ignore the network and the image size that the user sets.
     """
-    sizes = [size for size in SIZES if size <= side] or [SIZES[-1]]
+    sizes: Sequence[int | None] = [size for size in SIZES if size <= side] or [SIZES[-1]]
+    models: Sequence[str | None] = MODELS
+    if not free and is_fixed(given, "data.size"):
+        sizes = [None]
+    if not free and is_fixed(given, "model"):
+        models = [None]
     choices = []
-    for size in sizes if free or not is_fixed(given, "data.size") else [None]:
-        for model in MODELS if free or not is_fixed(given, "model") else [None]:
-            chosen = {"model": model, "data.size": size}
-            options = tuple((key, value) for key, value in chosen.items() if value is not None)
+    for size in sizes:
+        for model in models:
+            named = (("model", model), ("data.size", size))
+            options = tuple((key, value) for key, value in named if value is not None)
             work = count_work(given, options)
             if work is not None:
                 choices.append(Network(options, work))
@@ -94,9 +99,17 @@ def networks(given: Values, side: int, free: bool = False) -> list[Network]:
 
 
 def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | None:
-    """Return the multiply-adds of a network, or None if the patches do not suit the image size."""
+    """Return the multiply-adds of the forward pass of an image.
+
+    Args:
+        given: Options of the user.
+        options: Options that choose the network and the image size.
+
+    Returns:
+        Multiply-adds, or None if the patches do not suit the image size.
+    """
     kept = {key: given[key] for key in given if key in NETWORK_KEYS or key.startswith("model")}
-    if any(key == "model" for key, _ in options):
+    if any(key == "model" for key, _ in options):  # the user's network is replaced
         kept = {key: kept[key] for key in kept if not key.startswith(("model", "init"))}
     try:
         recipe = resolve_options({"recipe": "evaluate"} | kept | dict(options), "", here=False)
@@ -133,13 +146,10 @@ def choose(
     default = Network((), count_work(given, ()) or 0.0)
     if usable_gpus() and not is_fixed(given, "model") and not is_fixed(given, "data.size"):
         recipe = build_setup(given, images).recipe
-        default = default._replace(
-            work=count_work({}, _named(recipe.model.name, recipe.data.size)) or 0.0
-        )
-        choices, room = (
-            [default, *(network for network in choices if network.work < default.work)],
-            1,
-        )
+        network_options = [("model", recipe.model.name), ("data.size", recipe.data.size)]
+        default = default._replace(work=count_work({}, network_options) or 0.0)
+        choices = [default, *(network for network in choices if network.work < default.work)]
+        room = 1
     search = _Search(given, images, hours, calibrate, clock)
     chosen = search.largest(choices or [default], room)
     setup, speed = search.timed[chosen]
@@ -152,12 +162,8 @@ def choose(
     if smaller and "init" not in given:
         alternative = search.largest(smaller, 1)
         if search.needed(alternative) <= hours:
-            error += f", or a smaller network: {alternative.words} fits into {hours:g} hours"
-    raise UserError(f"{error}.")
-
-
-def _named(model: str, size: int) -> list[tuple[str, Any]]:
-    return [("model", model), ("data.size", size)]
+            error = f"{error} Or use {alternative.words}, which fits into {hours:g} hours."
+    raise UserError(error)
 
 
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:

@@ -161,7 +161,10 @@ class StudySetup(NamedTuple):
 
 
 def sort_options(given: Values) -> tuple[Values, Values]:
-    """Split the options into options of every run and options of pre-training alone.
+    """Split the user's options into options of every run and options of pre-training alone.
+
+    Args:
+        given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
 
     Raises:
         UserError: The study does not take an option, or the released encoder is not found.
@@ -175,9 +178,8 @@ def sort_options(given: Values) -> tuple[Values, Values]:
     plain = resolve_options({"recipe": objective}, NAME, here=False)
     groups = [*SHARED, *plain.declared.groups_with(plain.target)]
     shared: Values = {}
-    of_pretraining: Values = {}
+    pretraining: Values = {}
     for key, value in given.items():
-        group = key.split(".")[0]
         if key in ("objective", "init", "plugin", RELEASED):
             continue
         if key in ("data.share", "data.mixup"):
@@ -190,8 +192,10 @@ def sort_options(given: Values) -> tuple[Values, Values]:
                 f"{write(key, value)}: {NAME} sets this key itself. You can set objective, init,"
                 f" released, hours, and keys of {', '.join(groups)}."
             )
-        (shared if group in SHARED else of_pretraining)[key] = value
-    if (path := shared.get("data.path")) and exists(path):
+        options = shared if group in SHARED else pretraining
+        options[key] = value
+    path = shared.get("data.path")
+    if path and exists(path):
         shared["data.path"] = str(Path(path).resolve())
     return shared, pretraining
 
