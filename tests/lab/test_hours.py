@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from helpers.images import put
-from helpers.resolving import resolve
+from helpers.resolving import parse_request, resolve
 from ssl_vit.lab import report
 from ssl_vit.lab.study import hours, local, read, record, tool, worth
 from ssl_vit.lab.study.hours import Group, Hours, HoursPlan, expected_seconds, makespan
@@ -20,9 +20,9 @@ from ssl_vit.lab.study.tasks import Tasks, plan_tasks
 from ssl_vit.lab.study.worth.content import StudySize, order_groups, study_file
 from ssl_vit.lab.study.worth.plan import RunSeconds, RunSpeed
 from ssl_vit.lab.study.worth.study_setup import StudyImages, StudySetup
-from ssl_vit.recipe.given import Given
+from ssl_vit.recipe.given import Arguments, Given
 
-IMAGES = StudyImages({"data.test": "0.2"}, 1280, 1000, 10, 60, 150, 400)
+IMAGES = StudyImages({"data.test": 0.2}, 1280, 1000, 10, 60, 150, 400)
 MAE = resolve(["recipe=mae", "data.path=/no/such/place"], here=False)
 ASKED = StudySetup(
     objective="mae",
@@ -420,11 +420,11 @@ def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.Mon
         put(tmp_path / "images" / name, 160)
     network = ["model=vit_p8", "data.size=32", "compute.threads=1"]
     words = ["recipe=study/worth", f"data.path={tmp_path}/images", f"out={tmp_path}", *network]
-    tool.parse_request([*words, "hours=0.05"])
+    parse_request([*words, "hours=0.05"])
     path = tmp_path / "worth" / "worth.json"
     planned = json.loads(path.read_text()) | {"hours": 1e-6}
     path.write_text(json.dumps(planned))
-    outcome = tool.study([*words, "hours=1e-6"])
+    outcome = tool.study(Arguments([*words, "hours=1e-6"]))
     assert not outcome.failed and {"final-mae-0", "final-scratch-0"} < {*outcome.finished}
     made = json.loads((path.parent / "study.json").read_text())
     groups = [group["name"] for group in made["order"]]
@@ -434,5 +434,5 @@ def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.Mon
     kept = json.loads((path.parent / "hours.json").read_text())
     assert kept["ended"] == "hours" and {*kept["took"]} == {*outcome.finished}
     assert report.write(path.parent).results.missing == []
-    again = tool.study([*words, "hours=1e-6"])
+    again = tool.study(Arguments([*words, "hours=1e-6"]))
     assert again.finished == outcome.finished and again.left_out == outcome.left_out

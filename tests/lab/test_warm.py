@@ -18,6 +18,7 @@ from ssl_vit import formatting
 from ssl_vit.lab.study import local, warm
 from ssl_vit.lab.study.launch import StudyJob
 from ssl_vit.lab.study.tasks import Task
+from ssl_vit.recipe.given import from_words
 
 if not warm.is_possible():
     pytest.skip("tasks are forked on Linux only", allow_module_level=True)
@@ -66,7 +67,7 @@ def bench(tmp_path, monkeypatch):
 def job_of(folder, *options):
     """A job of tasks `t0`, `t1`, ... with these options each."""
     tasks = {
-        f"t{i}": Task(f"t{i}", "run", "pretrain", {}, 0, dict(word.split("=", 1) for word in words))
+        f"t{i}": Task(f"t{i}", "run", "pretrain", {}, 0, from_words(words).values)
         for i, words in enumerate(options)
     }
     return StudyJob("study", folder / "study", tasks, dict.fromkeys(tasks, RECIPE), parallel=1)
