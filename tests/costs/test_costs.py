@@ -148,7 +148,7 @@ def test_images_that_are_compared_with_a_batch_cost_more_in_a_larger_one():
 SEVERAL = """
 import json, torch.distributed
 from ssl_vit import costs
-from helpers.resolving import resolve
+from ssl_vit import resolve
 torch.distributed.init_process_group("gloo")
 for words in WORDS:
     print(json.dumps(costs.compute_network_cost(resolve(words))), flush=True)

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=nn.Module)
 SERIES = """
 import json, os, sys
 from ssl_vit.jobs.train import train
-from helpers.resolving import resolve
+from ssl_vit import resolve
 from ssl_vit.runs.folder import Run
 for words in json.loads(sys.argv[1]):
     # the store of the run before may still be there

@@ -23,7 +23,7 @@ from ssl_vit.jobs import best_checkpoint
 from ssl_vit.training import distributed, preemption, sharding
 from ssl_vit.errors import UserError
 from ssl_vit.runs.folder import Run
-from helpers.resolving import resolve
+from ssl_vit import resolve
 
 inspection.save_figures = lambda *given: None  # neither is compared, and both take longer than the training
 best_checkpoint.find_metric = metrics.Metric  # so that the best loss is not the last one

@@ -91,7 +91,7 @@ import json, os, sys
 from ssl_vit.jobs.train import train
 from ssl_vit.errors import report_errors
 from ssl_vit.runs.folder import Run
-from helpers.resolving import resolve
+from ssl_vit import resolve
 for mine in json.loads(sys.argv[1]):
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) - 1)  # the store before may still be there
     try:
