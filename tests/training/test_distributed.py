@@ -20,7 +20,7 @@ import json, os, sys
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.jobs.train import train
 from ssl_vit.runs.folder import Run
-from helpers.resolving import resolve
+from ssl_vit import resolve
 measure = HeldOutEvaluator.__call__
 def fails(self, step, row, objective):
     if (step, os.environ["RANK"]) == (2, "1"):  # process 0 goes on to the sum over both
