@@ -99,13 +99,13 @@ class Unread(NamedTuple):
         """Run the plugin that the user named, if any. Its keys are known from here on.
 
         Raises:
-            UserError: As in `plugins.run_plugin`.
+            UserError: As in `plugins.run_plugin`, or `plugin` cannot be a path.
         """
-        plugin = dict(self.pairs or ()).get("plugin")
+        plugin = plain_value("plugin", dict(self.pairs or ()).get("plugin"))
         if "plugin" in self.texts:
             plugin = words.read(schema.all_keys()["plugin"], self.texts["plugin"])
-        if plugin and isinstance(plugin, str | os.PathLike):
-            run_plugin(os.fspath(plugin))
+        if plugin:
+            run_plugin(plugin)
 
     def take(self, keys: Collection[str]) -> tuple[dict[str, str], "Unread"]:
         """Return the texts of some keys that belong to no recipe, and everything else.
@@ -202,8 +202,8 @@ def python_arguments(
         UserError: `options` holds neither values nor words.
     """
     if isinstance(options, Mapping):
-        return Arguments([], [*_pairs(options), *_pairs(keywords)])
-    return Arguments(_option_words(options, positional), [*_pairs(keywords)])
+        return Arguments([], [*dotted_pairs(options), *dotted_pairs(keywords)])
+    return Arguments(_option_words(options, positional), [*dotted_pairs(keywords)])
 
 
 def add_pairs(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
@@ -286,12 +286,12 @@ def _option_words(options: Any, positional: str) -> list[str]:
         raise UserError(f"{shorten(options)}: {error}. Write the options as in a shell.") from None
 
 
-def _pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def dotted_pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and values. A mapping inside a group of keys is a value."""
     for key, value in options.items():
         is_group = isinstance(value, Mapping) and "." not in f"{prefix}{key}" and key != SWEEP
         if is_group:
-            yield from _pairs(value, f"{prefix}{key}.")
+            yield from dotted_pairs(value, f"{prefix}{key}.")
         elif key == "name" and prefix.removesuffix(".") in PRESETS:
             yield prefix.removesuffix("."), value
         else:

@@ -321,7 +321,8 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
     taken: Values = {}
     for name, value in values.items():
         if isinstance(value, str) and has_control(value):
-            raise UserError(f"{where}{name}={' '.join(value.split())}: {NO_CONTROL}")
+            start = "" if name in (typed or {}) else where
+            raise UserError(f"{start}{name}={' '.join(value.split())}: {NO_CONTROL}")
         if foreign or name.split(".")[0] in model.model_fields:
             taken[name] = convert(known[name], value) if name in known else value
     recipe: Recipe = build_validated(model, nested(taken), known, where, typed)

@@ -6,7 +6,8 @@ from helpers.made_studies import IMAGES, alter, study, with_metric
 from ssl_vit.errors import UserError
 from ssl_vit.lab import results, verdict
 from ssl_vit.lab.study import sweep
-from ssl_vit.recipe.given import Given, Unread
+from ssl_vit.recipe.given import Given, Unread, python_arguments
+from ssl_vit.recipe.words import parse
 
 SHORT = {"optim.steps": 10, "optim.warmup": 1, "model": "vit_n8", "data.size": 32}
 
@@ -110,3 +111,36 @@ def test_held_out_images_decide_before_training_images(tmp_path):
     folder = made(tmp_path / "s", {"optim.lr": "1e-3,3e-3"})
     with_metric(folder / "pretrain-1e-3-0", "loss", split="train")  # as of data.validation=0
     assert verdict.decide_claims(results.load(folder)).measure.split == "validation"
+
+
+def axes_of(*options, **keywords):
+    arguments, swept = sweep.split(python_arguments(*(options or ((),)), keywords))
+    return sweep.axes(swept, Unread(parse(arguments.words), arguments.pairs))
+
+
+def test_a_sweep_from_python_may_hold_one_key_with_one_value():
+    """The sweep was not recognised if exactly one of its keys had a single value."""
+    axes, others = axes_of(sweep={"optim.lr": [1e-3, 2e-3], "compute.threads": 1, "seeds": [0, 1]})
+    assert axes == {"optim.lr": {"0.001": 1e-3, "0.002": 2e-3}}
+    assert others.pairs == [("seeds", [0, 1]), ("compute.threads", 1)]
+
+
+def test_names_of_images_are_swept_like_other_keys():
+    axes, _ = axes_of(sweep={"data": {"name": ["cifar10", "pets"]}})
+    assert axes == {"data": {"cifar10": "cifar10", "pets": "pets"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "keywords", "says"),
+    [
+        ((), {"sweep": {"optim.lr": [1e-3, 2e-3]}, "optim.lr": 5.0}, "for all runs"),
+        (["sweep", "optim.lr=1,2"], {"optim.lr": 5.0}, "for all runs"),
+        (["sweep", "optim.lr=1,2"], {"sweep": {"optim.lr": [3, 4]}}, "swept twice"),
+        ((), {"sweep": {"optim.lr": [1e-3, 1e-3, 2e-3]}}, "appears twice"),
+        ((), {"sweep": {"data.group": ["null", None]}}, "appears twice"),
+    ],
+)
+def test_a_swept_key_has_its_values_once(words, keywords, says):
+    """A value that is silently replaced by another one, or an arm that is silently dropped."""
+    with pytest.raises(UserError, match=says):
+        axes_of(words, **keywords)

@@ -26,6 +26,7 @@ from ssl_vit.objectives import building
 from ssl_vit.pages import run_page
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration, plugins, recipe_files, schema
+from ssl_vit.recipe.given import from_python
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.schema import changes_experiment, computed_values
 from ssl_vit.runs.folder import Run, open_run
@@ -588,3 +589,9 @@ def test_metrics_of_a_plugin_may_have_any_name(
     assert metrics.find_metric("knn").words == "k-NN"
     baseline = metrics.find_baseline("variance")
     assert baseline is not None and baseline.called == "the training mean"
+
+
+def test_a_number_as_plugin_is_a_path():
+    """A recipe that names a plugin which was never run."""
+    with pytest.raises(UserError, match="plugin=3: no such Python file"):
+        from_python({"recipe": "mpp", "plugin": 3}, {})

@@ -272,3 +272,8 @@ TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 def test_the_words_of_values_give_these_values(values: dict[str, Any]) -> None:
     found = given.from_values(values)
     assert given.from_words(found.words).values == found.values
+
+
+def test_the_recipe_file_is_not_blamed_for_a_control_character_from_python():
+    with pytest.raises(UserError, match=r"^name=a b: a line break"):
+        ssl_vit.resolve(recipe="mpp", name="a\nb")

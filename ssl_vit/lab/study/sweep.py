@@ -8,17 +8,28 @@ compares the values of the first key.
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...errors import UserError
 from ...formatting import option_text
-from ...recipe.given import Arguments, Given, Pairs, Unread, from_values, plain_value
+from ...recipe.given import (
+    Arguments,
+    Given,
+    Pairs,
+    Unread,
+    add_pairs,
+    dotted_pairs,
+    from_values,
+    plain_value,
+)
 from ...recipe.keys import Values
 from ...recipe.load import resolve
 from ...recipe.recipe_files import study_names
 from ...recipe.schema import Recipe, all_keys, changes_experiment
 from ...recipe.words import NAMED, SWEEP, read
 from ..images import has_labels
+from .options import StudyOptions
 from .task_options import evaluated_images
 
 # matches commas outside the brackets of a list and the braces of a mapping
@@ -31,53 +42,40 @@ class Swept(NamedTuple):
 
     Attributes:
         words: Keys of the words after `sweep`.
-        values: `{key: values}` from Python.
+        values: `{key: value, or list of values}` from Python.
     """
 
     words: list[str]
-    values: dict[str, list[Any]]
+    values: Values
 
 
 def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
     """Return the arguments without `sweep`, and the keys to sweep, or None without `sweep`.
 
     Raises:
-        UserError: `sweep` from Python is no mapping.
+        UserError: `sweep` from Python is no mapping, or a key has two values.
     """
     words = arguments.words
+    pairs = [pair for pair in arguments.pairs or () if pair[0] != SWEEP]
+    mappings = [value for key, value in arguments.pairs or () if key == SWEEP and value is not None]
+    if SWEEP not in words and not mappings:
+        return Arguments(words, None if arguments.pairs is None else pairs), None
     keys: list[str] = []
     if SWEEP in words:
         words_after = words[words.index(SWEEP) + 1 :]
         keys = [word.partition("=")[0] for word in words_after if "=" in word]
-    pairs: Pairs = []
-    values: dict[str, list[Any]] = {}
-    for key, value in arguments.pairs or ():
-        if key != SWEEP:
-            pairs.append((key, value))
-            continue
-        if not isinstance(value, Mapping):
+        words = [word for word in words if word != SWEEP]
+    values: Values = {}
+    for mapping in mappings:
+        if not isinstance(mapping, Mapping):
             expected = "expected a mapping from keys to lists of values"
-            raise UserError(f"{SWEEP}={option_text(value)}: {expected}")
-        for swept_key, swept_values in _flat(value):
-            if isinstance(swept_values, list | tuple):
-                values[swept_key] = [*swept_values]
+            raise UserError(f"{SWEEP}={option_text(mapping)}: {expected}")
+        for pair in dotted_pairs(mapping):
+            if pair[0] in StudyOptions.options():
+                pairs.append(pair)
             else:
-                pairs.append((swept_key, swept_values))
-    if SWEEP not in words and len(pairs) == len(arguments.pairs or ()):
-        return arguments, None
-    words = [word for word in words if word != SWEEP]
+                add_pairs(values, [pair])
     return Arguments(words, None if arguments.pairs is None else pairs), Swept(keys, values)
-
-
-def _flat(swept: Mapping[str, Any]) -> Pairs:
-    """Return dotted keys and values of a mapping that may be nested."""
-    pairs: Pairs = []
-    for key, value in swept.items():
-        if isinstance(value, Mapping):
-            pairs += [(f"{key}.{name}", item) for name, item in value.items()]
-        else:
-            pairs.append((key, value))
-    return pairs
 
 
 def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
@@ -87,26 +85,42 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
     change the experiment, as in `sweep optim.lr=1e-3,3e-3 compute.threads=1`.
 
     Raises:
-        UserError: A key has an impossible value.
+        UserError: A key has an impossible value, has a value twice, or is given twice.
     """
     keys = [
         key
         for key in swept.words
         if key in unread.texts and ("," in unread.texts[key] or changes_experiment(key))
     ]
-    texts, others = unread.take(keys)
+    texts = {key: text for key, text in unread.texts.items() if key not in keys}
+    pairs = [*(unread.pairs or ())]
     known = all_keys()
-    found: Axes = {}
-    for key, text in texts.items():
-        names = COMMA.split(text)
+    # {key: [(value as text, value)]}
+    values: dict[str, Pairs] = {}
+    for key in dict.fromkeys(keys):
+        names = COMMA.split(unread.texts[key])
         if "" in names:
-            raise UserError(f"{key}={text}: a value is empty. Write every value.")
-        found[key] = {name: name if key in NAMED else read(known[key], name) for name in names}
-        if len(names) > len(found[key]):
-            raise UserError(f"{key}={text}: a value appears twice. Remove either value.")
-    for key, values in swept.values.items():
-        found[key] = {option_text(value): plain_value(key, value) for value in values}
-    return found, others
+            raise UserError(f"{key}={unread.texts[key]}: a value is empty. Write every value.")
+        read_value = str if key in NAMED else partial(read, known[key])
+        values[key] = [(name, read_value(name)) for name in names]
+    for key, value in swept.values.items():
+        several = isinstance(value, list | tuple)
+        if not several and not changes_experiment(key):
+            pairs.append((key, value))
+        elif key in values:
+            raise UserError(f"{key} is swept twice. Leave either list of values out.")
+        else:
+            listed = value if several else [value]
+            values[key] = [(option_text(item), plain_value(key, item)) for item in listed]
+    others = Unread(texts, None if unread.pairs is None else pairs)
+    for key, named in values.items():
+        text = f"{key}={','.join(name for name, _ in named)}"
+        if len({name for name, _ in named}) < len(named):
+            raise UserError(f"{text}: a value appears twice. Remove either value.")
+        if key in others.keys:
+            remedy = f"Leave {key}={others.text(key)} out."
+            raise UserError(f"{text}: the key is also given for all runs. {remedy}")
+    return {key: dict(named) for key, named in values.items()}, others
 
 
 def content(

@@ -347,15 +347,14 @@ def find_images(shared: Values) -> StudyImages:
     user_share = data.validation if isinstance(data.validation, float) else 0.0
     shares = (user_share, *HELD_OUT) if user_share else HELD_OUT
     source = "train" if _count_labelled(labels.train) == len(labels.train) else "labelled"
-    for share in shares:
-        if is_enough:
-            break
+    for share in () if is_enough else shares:
         data = data.model_copy(update={"validation": share, "validation_from": source})
         options |= {"data.validation": share, "data.validation_from": source}
         labels = split_labels(data)
-        if enough := _count_labelled(labels.validation) >= FEW_IMAGES:
+        is_enough = _count_labelled(labels.validation) >= FEW_IMAGES
+        if is_enough:
             break
-    if not enough:
+    if not is_enough:
         available = _count_labelled(labels.train) + _count_labelled(labels.validation)
         raise UserError(
             f"{NAME}: there are only {available} labelled images that are not test images, and"
