@@ -47,7 +47,7 @@ from safetensors.torch import load_file
 from step import Floor, commit, passes, spread
 from torch import Tensor
 
-from ssl_vit import costs
+from ssl_vit import costs, resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.formatting import process_environment
 from ssl_vit.jobs.session import session
@@ -56,7 +56,6 @@ from ssl_vit.models.encoder import build_backbone, build_encoder
 from ssl_vit.objectives import building, corruption
 from ssl_vit.objectives.base import Objective
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Recipe, compared_views
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
@@ -111,7 +110,7 @@ WATCHED = """
 import json, sys
 import torch
 from ssl_vit import callbacks
-from ssl_vit.recipe.load import resolve
+from ssl_vit import resolve
 from ssl_vit.jobs import train
 from ssl_vit.runs.folder import Run
 

@@ -45,12 +45,12 @@ from torch.utils.data import DataLoader
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from ssl_vit import resolve
 from ssl_vit.data import batching, loaders, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.resident import DecodedImages, decode_split
 from ssl_vit.jobs.session import session
 from ssl_vit.jobs.setup import loop_settings, set_up
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Data
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop

@@ -43,11 +43,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from ssl_vit import resolve
 from ssl_vit.data import batching, loaders
 from ssl_vit.jobs.session import session
 from ssl_vit.jobs.setup import TrainingJob, loop_settings, set_up
 from ssl_vit.models.encoder import Encoder
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import compared_views
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint, loop

@@ -196,10 +196,9 @@ def words_of(case: Case, images: Path, given: dict[str, str]) -> list[str]:
 
 def resolved(words: list[str]) -> dict[str, Any]:
     """{dotted key: value} of the recipe, and what was counted of it, for the peers."""
-    from ssl_vit import costs
-    from ssl_vit.recipe.load import resolve
+    from ssl_vit import costs, resolve
 
-    recipe = resolve(words, here=False)
+    recipe = resolve(words)
     return recipe.values() | {"trained": costs.compute_network_cost(recipe).trained}
 
 

@@ -46,11 +46,10 @@ from scipy import special
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ssl_vit import costs
+from ssl_vit import costs, resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
 from ssl_vit.objectives import building
-from ssl_vit.recipe.load import resolve
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.stats import TAIL
 from ssl_vit.training.allocator import keep_freed_memory
@@ -175,7 +174,7 @@ class Floor(nn.Module):
 
 def resolved(words: list[str], model: str, size: int, batch: int, precision: str) -> Recipe:
     own = [f"model={model}", f"data.size={size}", f"optim.batch={batch}"]
-    return resolve([*words, *own, f"compute.precision={precision}"], here=False)
+    return resolve([*words, *own, f"compute.precision={precision}"])
 
 
 def ours(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
