@@ -346,8 +346,8 @@ def test_the_tasks_that_are_there_are_run_with_their_own_classes(three: Path) ->
         f"final-{name}-{seed}" for name in ("dtd", "camelyon", "dmlab") for seed in (0, 1)
     ]
     options = found.tasks["final-dmlab-1"].options
-    assert options["data.path"] == f"{three}/dmlab/final" and options["data.classes"] == "6"
-    setting = {"optim.steps": "200", "optim.lr": "0.01", "optim.batch": "512", "data.size": "384"}
+    assert options["data.path"] == f"{three}/dmlab/final" and options["data.classes"] == 6
+    setting = {"optim.steps": 200, "optim.lr": 0.01, "optim.batch": 512, "data.size": 384}
     assert setting.items() <= options.items()
     assert f"task svhn is left out: {three}/svhn/final does not exist" in found.cautions
     assert sum("is left out" in line for line in found.cautions) == 16
