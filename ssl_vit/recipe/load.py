@@ -229,8 +229,10 @@ def _choose_images(
         layers.replace_images(PRESET, recipe_files.preset("data", name))
     elif place and layers.values.get("data.name", EMBEDDED) == EMBEDDED:
         images = other_images(values, layers.values)
-        name = images["data.name"]
-        layers.replace_images(ADJUSTED, images)
+        name = images.pop("data.name")
+        layers.replace_images(PRESET, images)
+        layers.put(FILE, {key: file.own[key] for key in images if key in file.own})
+        layers.put(ADJUSTED, {"data.name": name})
     elif not chosen and (images := source.images()):
         preset, of_run = images_of_run(layers.values, images)
         layers.replace_images(PRESET, preset)
@@ -282,8 +284,9 @@ def resolve_encoder(place: str, given: Given) -> Recipe:
     task = {"recipe": "evaluate", "init": place}
     others = given.without(["data.labels"])
     recipe = resolve(others.with_values(images | others.values | task), here=False).recipe
-    if labels := given.values.get("data.labels"):  # nothing is measured on labels here
-        recipe.data.labels = schema.build({"data.labels": labels}, typed=given.texts).data.labels
+    if "data.labels" in given.values:  # nothing is measured on labels here
+        labels = {"data.labels": given.values["data.labels"]}
+        recipe.data.labels = schema.build(labels, typed=given.texts).data.labels
     return recipe
 
 

@@ -25,6 +25,7 @@ from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.pixel_values import evaluation_images
 from ssl_vit.jobs import encoders
 from ssl_vit.jobs.nearest_images import read_query
+from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.schema import Data
 
 HEIGHT, WIDTH = 24, 40
@@ -348,7 +349,7 @@ def test_figures_say_that_images_are_composed(
     (tmp_path / "0.png").write_bytes(TRANSPARENT["rgba.png"]()[0])
     data = Data(name="own", path=str(tmp_path), size=8)
     monkeypatch.setattr(encoders, "find_data", lambda encoder, options: data)
-    encoders.find_images(None, {}, "train")
+    encoders.find_images(None, Given(), "train")
     printed = capsys.readouterr().out
     assert "transparent pixels in 1 of 1 checked images of own" in printed
 

@@ -31,7 +31,6 @@ from ssl_vit.recipe import recipe_files
 from ssl_vit.recipe.check import TRAINING_KEYS
 from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.images import Data
-from ssl_vit.recipe.parsing import yaml_value
 from ssl_vit.recipe.schema import Recipe, all_keys, computed_values, keys_with_effect
 
 Options = Mapping[str, Any]
@@ -145,17 +144,17 @@ def study_tasks(name: str) -> list[dict[str, Any]]:
     plan = tasks.plan_tasks(study, STUDIES[name], Given())
     number = {task: n for n, task in enumerate(plan)}
 
-    def typed(text: str) -> Any:
-        if not text.startswith("{"):
-            return yaml_value(text)
-        task, _, rest = text[1:].partition("}")
+    def typed(value: Any) -> Any:
+        if not isinstance(value, str) or not value.startswith("{"):
+            return value
+        task, _, rest = value[1:].partition("}")
         return f"{{{number[task]}}}{rest}"
 
     found = []
     for task in plan.values():
         among, by = task.best or ((), "")
         row: dict[str, Any] = {"tool": task.tool, "seed": task.seed}
-        row["options"] = {key: typed(text) for key, text in task.options.items()}
+        row["options"] = {key: typed(value) for key, value in task.options.items()}
         row["needs"] = sorted(number[one] for one in task.needs if one not in among)
         if among:
             keys = sorted({key for one in among for key in plan[one].tried})

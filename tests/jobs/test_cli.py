@@ -192,7 +192,7 @@ def test_too_many_unreadable_images(error_line: ErrorLine, tiny: list[str], tmp_
     line = error_line(*words, "data.unreadable=0")
     assert "data.unreadable=0.0: 1 of " in line and "row " in line
     again = error_line(*words, "data.unreadable=0.002")
-    assert re.search(r": 3 of .* \([12] different images\)", again)
+    assert re.search(r": 3 of .* [12] images?", again)
     cli.pretrain(altered([*tiny, "name=run"], *words, "data.unreadable=0.5"))
 
 

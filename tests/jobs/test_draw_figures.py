@@ -23,6 +23,7 @@ from ssl_vit.inspection import drawing
 from ssl_vit.inspection.collection import FIGURES
 from ssl_vit.jobs import draw_figures, encoders
 from ssl_vit.recipe import timm_models, tools
+from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.runs.output_folder import OutputFolder
 
@@ -176,8 +177,8 @@ def test_a_model_of_timm_needs_no_description(
 def test_the_heads_of_a_joint_run_are_those_of_its_mpp(tiny: list[str], tmp_path: Path) -> None:
     new = ("recipe=joint", "optim.steps=2", "optim.warmup=1", "target=grid_color")
     folder = ssl_vit.pretrain(altered(tiny, *new)).folder
-    one = encoders.find_encoder(str(folder), {})
-    subject = encoders.load_figure_input(one, encoders.find_images(one, {}), count=2, shown=1)
+    one = encoders.find_encoder(str(folder), Given())
+    subject = encoders.load_figure_input(one, encoders.find_images(one, Given()), count=2, shown=1)
     heads = load_file(folder / "export" / "heads.safetensors")
     assert subject.objective is not None and subject.objective.encoder is subject.encoder
     assert not subject.objective.training and not subject.encoder.training
@@ -271,7 +272,7 @@ def test_no_split_of_a_stream_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
     """Of a run that was trained on one."""
     monkeypatch.setattr(encoders, "find_data", lambda one, given: Data(stream=True, hub="a/b"))
     with pytest.raises(UserError, match=r"split=test: .* data\.stream=false"):
-        encoders.find_images(None, {}, "test")
+        encoders.find_images(None, Given(), "test")
 
 
 @pytest.mark.parametrize("name", ["f", "figures"])

@@ -9,16 +9,19 @@ import ssl_vit
 from helpers.options import SHORT, TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import encoders
+from ssl_vit.recipe.given import Given, from_values
 
 
 def test_fresh_weights_at_another_size_are_the_runs_own(tmp_path: Path) -> None:
     """At another image size they were other draws, as positions are drawn first."""
     words = altered(TINY, *SHORT, "optim.lr=1e-30", "optim.weight_decay=0", f"out={tmp_path}")
     ssl_vit.pretrain([*words, "name=run"])  # whose weights stay the initial ones
-    fresh, trained = encoders.with_fresh_weights(str(tmp_path / "run"), {"data.size": "32"})
+    fresh, trained = encoders.with_fresh_weights(
+        str(tmp_path / "run"), from_values({"data.size": 32})
+    )
     networks = []
     for one in (fresh, trained):
-        images = encoders.find_images(one, {})
+        images = encoders.find_images(one, Given())
         networks.append(encoders.load_figure_input(one, images, 4, 2).encoder)
     for name, value in networks[0].state_dict().items():
         torch.testing.assert_close(value, networks[1].state_dict()[name], msg=name)

@@ -214,7 +214,7 @@ def test_a_head_with_a_weight_that_is_not_finite_is_refused(
         save_file(state, path)
     forget_digests(export)
     for place in (made, shutil.copytree(export, tmp_path / "alone")):
-        recipe = resolve_encoder(str(place), {"data.size": "16"})
+        recipe = resolve_encoder(str(place), {"data.size": 16})
         network = build_encoder(recipe.model, recipe.data)
         with pytest.raises(UserError, match=f"init={place}: .*head.bias is not finite"):
             heads.load_classifier(InitSource(str(place)), network, "probe.measures=top1")

@@ -8,6 +8,7 @@ import pytest
 
 import ssl_vit
 from helpers.options import TUNE, altered
+from helpers.resolving import resolved
 from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, scratch
@@ -94,5 +95,4 @@ def test_a_file_of_ones_own_names_no_weights(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="init= is missing"):
         cli.open_job(from_words([f"recipe={mine}", f"out={tmp_path}/runs"]), cli.FINETUNE)
     mine.write_text("base: finetune\ninit: scratch\n")
-    recipe = ssl_vit.resolve([f"recipe={mine}"])
-    cli.FINETUNE.check(recipe, [f"recipe={mine}"])
+    cli.FINETUNE.check(resolved([f"recipe={mine}"]))

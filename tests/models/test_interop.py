@@ -86,7 +86,7 @@ def test_a_vit_of_transformers_gives_its_own_features(
     normal, h_BTD = ours.normalize(pixels()), ours(ours.patch(pixels()))
     wanted = (theirs.vit if classes else theirs)(normal).last_hidden_state
     torch.testing.assert_close(h_BTD, wanted, atol=1e-5, rtol=0)
-    found = resolve_encoder(str(tmp_path / "vit"), {"data.size": "16"})
+    found = resolve_encoder(str(tmp_path / "vit"), {"data.size": 16})
     m = found.model
     assert (m.name, m.patch, m.width, m.depth, m.heads, m.mlp) == ("vit_32x2_p4", 4, 32, 2, 2, 80)
     assert (found.data.mean, found.data.std) == (DATA.mean, DATA.std)
@@ -129,7 +129,7 @@ def test_transformers_own_vit_gives_the_features_and_comes_back(
     found = theirs(made.normalize(image)).last_hidden_state
     torch.testing.assert_close(found, made(made.patch(image)), atol=1e-5, rtol=0)
     assert (tmp_path / "vit" / "preprocessor_config.json").exists() == (data is DATA)
-    back = resolve_encoder(str(tmp_path / "vit"), {"data.size": "16"}).data
+    back = resolve_encoder(str(tmp_path / "vit"), {"data.size": 16}).data
     for key in ("channels", "range", "mean", "std"):
         assert getattr(back, key) == getattr(data, key)
     other = net(data=data, seed=1)

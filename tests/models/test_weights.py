@@ -113,7 +113,7 @@ def test_timm_transformers_and_init_give_the_encoders_features(
     weights.load_weights(other, InitSource(str(folder)))
     assert torch.equal(other(other.patch(image)), h_BTD)
     assert torch.equal(load_encoder(folder).feature(image), made.feature(image, pool))
-    described = resolve_encoder(str(folder), {"data.size": "16"})
+    described = resolve_encoder(str(folder), {"data.size": 16})
     described.model.name = "tiny"
     assert described.model == model(**options)
     for key in ("channels", "range", "mean", "std"):
