@@ -13,6 +13,7 @@ import ssl_vit
 from helpers.launching import python
 from helpers.options import ROOT, TINY, TUNE, altered
 from ssl_vit.__main__ import TOOLS
+from ssl_vit.recipe.given import from_words
 
 SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")
 
@@ -133,9 +134,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         if last is not None:
             values.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
         if "parameters" in cell["metadata"].get("tags", []):
-            names["PRETRAINING"] = dict(word.split("=", 1) for word in TINY)
+            names["PRETRAINING"] = from_words(TINY).values
             tuning = [*TUNE, "data.test=0.01", "eval.images=24", "data.share=0.01", "data.size=16"]
-            names["TUNING"] = dict(word.split("=", 1) for word in tuning)
+            names["TUNING"] = from_words(tuning).values
     assert names["result"].steps == 12 and names["tuned"].steps == 2
     assert any(value is True for value in values)  # the same features
     for name in ("example", "tuned", "scratch"):
