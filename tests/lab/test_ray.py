@@ -154,7 +154,7 @@ def test_ctrl_c_ends_all_tasks(bench):
     bench.behave({FIRST[0]: "sleep", FIRST[1]: "deaf"})
     # as under nohup, where Ray's processes inherit that it is ignored; on any number of cores
     first = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-    first += "from ssl_vit.lab.study import ray; ray.cores = lambda: 2\n"
+    first += "from ssl_vit.lab.study import ray as launcher; launcher.cores = lambda: 2\n"
     study = bench.start(first + AT.format("local"))
     asleep_all(bench, study, FIRST[:2])
     study.send_signal(signal.SIGINT)
