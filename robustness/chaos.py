@@ -26,9 +26,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from safetensors.torch import load_file
 
+from ssl_vit import resolve
 from ssl_vit.callbacks import Callback
 from ssl_vit.jobs import train as train_job
-from ssl_vit.recipe.load import resolve
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 
