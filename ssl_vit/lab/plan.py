@@ -37,19 +37,14 @@ def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     Raises:
         UserError: An option is wrong.
     """
-    of_study = _is_study(arguments)
+    if not _is_study(arguments):
+        return _plan_run(parse(PlanOptions, arguments))
     # a study may have places called images or epochs
-    options = parse(PlanOptions, arguments, ("images", "epochs") if of_study else ())
-    if not of_study:
-        return _plan_run(options)
+    own, rest = arguments.split({*PlanOptions.options()} - {"images", "epochs"})
+    options = parse(PlanOptions, own)
     if options.processes > 1:
         text = "this option belongs to a single run and not to a study"
         raise UserError(f"processes={options.processes}: {text}. Leave out processes=.")
-    own = {key for key in PlanOptions.options() if key not in ("images", "epochs")}
-    rest = Arguments(
-        [word for word in arguments.words if word.removeprefix("--").partition("=")[0] not in own],
-        arguments.pairs and [pair for pair in arguments.pairs if pair[0] not in own],
-    )
     return estimate_request(parse_request(rest, stand_ins=True, look=options.probe), options)
 
 

@@ -74,6 +74,17 @@ class Arguments(NamedTuple):
     words: list[str]
     pairs: Pairs | None = None
 
+    def split(self, keys: Collection[str]) -> tuple["Arguments", "Arguments"]:
+        """Return the arguments that set some keys, and all other arguments."""
+        taken = [word for word in self.words if word.lstrip("-").partition("=")[0] in keys]
+        others = [word for word in self.words if word not in taken]
+        if self.pairs is None:
+            return Arguments(taken), Arguments(others)
+        return (
+            Arguments(taken, [pair for pair in self.pairs if pair[0] in keys]),
+            Arguments(others, [pair for pair in self.pairs if pair[0] not in keys]),
+        )
+
 
 class Unread(NamedTuple):
     """Keys of recipes that a user gave, before the plugin has run that may declare them.

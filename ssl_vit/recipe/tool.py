@@ -7,7 +7,7 @@ lab/options.py. This module does not import torch.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
@@ -113,19 +113,18 @@ class ToolOptions(Keys):
 T = TypeVar("T", bound=ToolOptions)
 
 
-def parse(kind: type[T], arguments: Arguments, ignored: Collection[str] = ()) -> T:
+def parse(kind: type[T], arguments: Arguments) -> T:
     """Return the options of a tool, typed and checked, without looking up files or folders.
 
     Args:
         kind: Options of the tool.
         arguments: Words of the command line, or arguments of a Python function.
-        ignored: Options of the tool that mean something else in this command.
 
     Raises:
         UserError: An option is unknown, missing, given twice or out of bounds, or exists only on
             the command line.
     """
-    known = {key: option for key, option in kind.options().items() if key not in ignored}
+    known = kind.options()
     texts, rest = _split(kind, known, arguments.words)
     values = {key: _read(known[key], text) for key, text in texts.items()}
     pairs = arguments.pairs

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import ssl_vit
 from helpers.images import put
 from helpers.made_studies import TUNED, changed
 from helpers.options import ROOT, SHORT, TINY, altered
@@ -282,6 +283,16 @@ def test_a_studys_places_need_not_be_here(
     path.write_text(f"title: mine\nplaces: [images]\n{runs}\n")
     whole = planned(f"recipe={path}", *words)[0]["in_all"]
     assert whole["exaflop"] > 0 and whole["device_hours"] is None
+
+
+def test_a_sweep_is_planned_like_the_study_that_it_is() -> None:
+    """Its word was refused as in a single run."""
+    typed = ["recipe=mpp", "price=2", "sweep", "optim.lr=0.001,0.003", "seeds=2"]
+    found = plan.plan(Arguments(typed))
+    assert isinstance(found, StudyEstimate) and found.runs["pretrain"]["tasks"] == 4
+    sweep = {"optim.lr": [1e-3, 3e-3]}
+    given = ssl_vit.plan({"recipe": "mpp", "price": 2}, sweep=sweep, seeds=2)
+    assert given.runs == found.runs
 
 
 def test_alike_steps_of_a_study_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

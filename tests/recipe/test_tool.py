@@ -8,7 +8,6 @@ from pydantic import ConfigDict
 
 from ssl_vit.__main__ import TOOLS
 from ssl_vit.errors import UserError
-from ssl_vit.lab.options import PlanOptions
 from ssl_vit.recipe import schema
 from ssl_vit.recipe.given import Arguments
 from ssl_vit.recipe.help import tool_help
@@ -115,8 +114,11 @@ def test_a_mistake_is_one_line(arguments: list[str], says: str) -> None:
 
 
 def test_keys_can_be_left_to_others() -> None:
-    found = parse(PlanOptions, Arguments(["price=2", "images=a", "k=1"]), ignored=["images"])
-    assert found.price == 2 and found.unread.texts == {"images": "a", "k": "1"}
+    pairs = [("probe", True), ("seeds", 2)]
+    given = Arguments(["price=2", "images=a", "sweep", "optim.lr=1,2", "--probe"], pairs)
+    own, rest = given.split(["price", "probe"])
+    assert own == Arguments(["price=2", "--probe"], [("probe", True)])
+    assert rest == Arguments(["images=a", "sweep", "optim.lr=1,2"], [("seeds", 2)])
 
 
 def test_help_shows_how_each_option_is_typed() -> None:

@@ -216,8 +216,8 @@ def _plan_worth(
         raise UserError(f"device={options.device}: {text}")
     name = options.name or worth.NAME.rpartition("/")[2]
     released, unread = unread.take((RELEASED,))
-    study_options = map(option_name, StudyOptions.options().values())
-    check_keys((key for key in unread.keys if key not in PRESETS), others=[*study_options])
+    keys = [key for key in unread.keys if key not in PRESETS]
+    check_keys(keys, others=[*map(option_name, StudyOptions.options().values())])
     values = unread.read().values | released
     planned = worth.build(values, options, Path(options.out) / name, may_time)
     parallel = options.parallel

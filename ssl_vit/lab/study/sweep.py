@@ -20,17 +20,15 @@ from ...recipe.given import (
     Unread,
     add_pairs,
     dotted_pairs,
-    from_values,
     plain_value,
 )
 from ...recipe.keys import Values
-from ...recipe.load import resolve
 from ...recipe.recipe_files import study_names
 from ...recipe.schema import Recipe, all_keys, changes_experiment
 from ...recipe.words import NAMED, SWEEP, read
 from ..images import has_labels
 from .options import StudyOptions
-from .task_options import evaluated_images
+from .task_options import evaluated_images, resolve_options
 
 # matches commas outside the brackets of a list and the braces of a mapping
 COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")
@@ -196,9 +194,6 @@ def _base(start: Values, first: Values) -> Recipe:
         first: `{key: value}` of the first value of each swept key.
     """
     try:
-        return resolve(from_values(start)).recipe
+        return resolve_options(start, SWEEP)
     except UserError:
-        try:
-            return resolve(from_values(start | first)).recipe
-        except UserError as error:
-            raise UserError(f"{SWEEP}: {error}") from None
+        return resolve_options(start | first, SWEEP)

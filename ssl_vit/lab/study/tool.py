@@ -20,9 +20,8 @@ from ...formatting import (
     typed_command,
 )
 from ...jobs.image_facts import fingerprint
-from ...recipe.given import Arguments, from_values
+from ...recipe.given import Arguments
 from ...recipe.keys import Values
-from ...recipe.load import resolve
 from ...recipe.recipe_files import read
 from ...recipe.tool import parse
 from ...runs.folder import Run
@@ -33,6 +32,7 @@ from .estimate import StudyEstimate, estimate_request
 from .hours import Group
 from .options import LAUNCHERS, StudyOptions
 from .request import StudyRequest, parse_request
+from .task_options import resolve_options
 from .tasks import Tasks, failed_need
 from .warm import dies_with_us
 
@@ -256,7 +256,7 @@ def _warn_about_changes(run: Path, options: Values) -> list[str]:
         UserError: The images, weights or files have changed.
     """
     try:
-        recipe = resolve(from_values(options), here=False).recipe
+        recipe = resolve_options(options, "", here=False)
     except UserError:  # the initial weights of the run no longer exist
         recipe = read(run / "recipe.yaml")
         recipe.out = str(run.parent)
