@@ -25,7 +25,7 @@ def fingerprint(recipe: Recipe) -> tuple[dict[str, str], str]:
     except UserError as error:
         return {}, f"{error} ({NOT_COMPARED})"
     # fingerprints are of whole splits, even if a run uses only a part
-    place = {key.removeprefix("data."): recipe.values()[key] for key in (*SPLIT_KEYS, *READING)}
+    place = {key.removeprefix("data."): recipe.value(key) for key in (*SPLIT_KEYS, *READING)}
     test = recipe.eval.test or recipe.objective == "probe"
     seed = recipe.seed if data.stream else 0
     return _fingerprints(json.dumps(place), test, seed, measures_masks(recipe)), ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import costs
+from ..data.batch_layout import BatchLayout
 from ..errors import UserError, suggest
 from ..formatting import (
     NOT_COUNTED,
@@ -22,7 +23,6 @@ from ..formatting import (
 from ..recipe.parsing import load_yaml
 from ..recipe.schema import Recipe
 from .images import count_images
-from .memory import device_batch
 from .options import PlanOptions
 
 if TYPE_CHECKING:
@@ -340,8 +340,8 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     if device is not None:
         fitting = costs.fitting_images(recipe, device.memory * GIB, fused=True)
     # also checks that the processes divide the batch
-    images = device_batch(recipe, processes, recipe.compute.batch, fitting)
-    return images if device or recipe.compute.batch else None
+    layout = BatchLayout.divide(recipe.optim.batch, recipe.compute.batch, fitting, 0, processes)
+    return layout.device_batch if device or recipe.compute.batch else None
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:

@@ -1,9 +1,8 @@
-"""Estimate the memory that a run needs, and check how a batch is divided among processes."""
+"""Estimate the memory that a run needs."""
 
 import psutil
 
 from .. import costs
-from ..data.batch_layout import BatchLayout
 from ..recipe.schema import Recipe
 
 WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
@@ -26,22 +25,3 @@ def memory_need(recipe: Recipe, gpu: bool) -> int:
     tensors = costs.memory_bytes(recipe, processes=1, zero=0, batch=batch, fused=False)
     activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
     return WITHOUT_GPU + activations + sum(tensors.values()) + features
-
-
-def device_batch(recipe: Recipe, processes: int, wanted: int | None, most: int) -> int:
-    """Return the images per pass: the wanted number, else as many as fit and divide the batch.
-
-    Raises:
-        UserError: The processes or the wanted images do not divide the batch.
-    """
-    return BatchLayout.divide(recipe.optim.batch, wanted, most, 0, processes).device_batch
-
-
-def check_processes(recipe: Recipe, processes: int) -> None:
-    """Check that the number of processes divides the batch of a recipe that trains.
-
-    Raises:
-        UserError: The number does not divide the batch."""
-    if recipe.objective != "probe":  # an evaluation runs with any number of processes
-        batch = recipe.optim.batch
-        BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)

@@ -61,7 +61,7 @@ def read(key: Key, text: str) -> Any:
     value = _read(key, text)
     inside = text[1:-1]
     is_quoted = str in key.types and inside and text[0] == text[-1] == '"'
-    return inside if is_quoted and _read(key, inside) != inside else value
+    return inside if is_quoted and read(key, inside) != inside else value
 
 
 def _read(key: Key, text: str) -> Any:
@@ -130,7 +130,7 @@ def write(key: str, value: Any) -> str:
     """Return the word of a command line that gives a key this value."""
     text = _text(value)
     known = schema.all_keys().get(key)
-    if isinstance(value, str) and known and _read(known, text) != value:
+    if isinstance(value, str) and known and read(known, text) != value:
         text = f'"{text}"'
     return f"{key}={text}"
 

@@ -249,6 +249,7 @@ def test_a_text_from_python_stays_a_text() -> None:
     assert recipe.data.group == "none"
     typed = given.from_python({"recipe": "mpp", "data.path": "photos", "data.group": "none"}, {})
     assert resolve(typed.words, here=False).data.group == "none"
+    assert given.from_words(['data.group=""none""']).values == {"data.group": '"none"'}
     with pytest.raises(UserError, match=r'^optim\.steps="3": '):
         ssl_vit.resolve(recipe="mpp", optim={"steps": "3"})
 

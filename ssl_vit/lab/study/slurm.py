@@ -13,10 +13,10 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from ...data.batch_layout import BatchLayout
 from ...errors import UserError
 from ...formatting import format_count, process_command, process_environment, shell_command
 from ...runs.files import write_atomically
-from ..memory import check_processes
 from .launch import LaunchOutcome, StudyJob, has_result
 from .tasks import Task
 
@@ -249,8 +249,11 @@ def _options(job: StudyJob) -> list[str]:
     nodes, per_node = _layout(values)
     processes = nodes * per_node
     for name, recipe in job.recipes.items():
+        if not recipe.trains:  # an evaluation runs with any number of processes
+            continue
+        batch = recipe.optim.batch
         try:
-            check_processes(recipe, processes)
+            BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)
         except UserError as error:
             raise UserError(f"slurm={job.slurm}: {name}: {error}") from None
     return [
