@@ -1,5 +1,5 @@
 """Describe each metric and baseline in a row that the terminal, pages, the index, model cards and
-reports read.
+reports read, and list the measures of a frozen encoder.
 
 A metric without a row is shown by its name. This module does not import torch.
 """
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 SHARE = "share"  # share of independent cases, in percent; has an interval
 # in percent; pixels of an image are not independent, so there is no interval
@@ -24,12 +25,67 @@ PROBE, PROBED = "probe/", "probe_"
 # Kinds of corrupted patches, used as suffixes of metrics; arms are compared by the first kind
 KINDS = ("masked", "random", "kept")
 MASKED = KINDS[0]
+# What a measure reads of each image: a feature vector, the tokens, the patches with a mask, or the
+# logits of the run's own head
+Reads = Literal["feature", "tokens", "mask", "head"]
+
+
+class Measure(NamedTuple):
+    """Measure of a frozen encoder that `probe.measures` can choose.
+
+    Attributes:
+        metrics: Names of the metrics. A `*` stands for each number in probe.shots.
+        reads: What the measure reads of each image. A measure that reads "feature" also runs
+            during pre-training, with probe.every.
+        code: For "feature", MODULE:FUNCTION of a function like `probes.classify_by_knn`. For
+            "tokens", a module with the functions `describe` and `measure` of attentive.py.
+        label: Name of the metric for readers. Default: the name in words.
+        chooses: What the measure chooses on held-out images, in words.
+    """
+
+    metrics: tuple[str, ...]
+    reads: Reads
+    code: str = ""
+    label: str = ""
+    chooses: str = ""
+
+
+# In the order in which measures run and are shown: the first measured one heads reports and gives
+# the verdict. Few-shot accuracy depends on a random draw of images, so it comes after the others.
+MEASURES = {
+    "linear": Measure(
+        ("linear",),
+        "feature",
+        "ssl_vit.evaluation.probes:classify_by_linear_probe",
+        chooses="the learning rate of the linear probe",
+    ),
+    "attentive": Measure(
+        ("attentive",),
+        "tokens",
+        "ssl_vit.evaluation.attentive",
+        chooses="the learning rate of the attentive probe",
+    ),
+    "knn": Measure(("knn",), "feature", "ssl_vit.evaluation.probes:classify_by_knn", label="k-NN"),
+    "few_shot": Measure(
+        ("few_shot_*",),
+        "feature",
+        "ssl_vit.evaluation.probes:classify_by_few_shot",
+        label="*-shot",
+    ),
+    "segmentation": Measure(
+        ("miou", "pixel_accuracy"),
+        "mask",
+        chooses="the learning rate of the segmentation probe",
+    ),
+    "top1": Measure(("top1", "top5", "real"), "head"),
+}
 # Metrics of a classifier on test images; nothing may be chosen by these
-TESTED = ("top1", "top5", "real")
-# Probes of a frozen encoder, in the order in which they are always shown. The first measured probe
-# heads reports and gives the verdict. Few-shot accuracy depends on a random draw of images, so it
-# comes last.
-PROBES = ("linear", "attentive", "knn", "few_shot_5", "miou")
+TESTED = MEASURES["top1"].metrics
+# The first metric of each measure of a frozen encoder. The first measured metric heads reports and
+# gives the verdict
+PROBES = tuple(
+    measure.metrics[0].replace("*", "5") for measure in MEASURES.values() if measure.reads != "head"
+)
 # Metrics in lists of runs; the shares that an objective declares follow. The first metric that a
 # run has appears in its line of the runs tool and in the first sentences of its page.
 MAIN = ("top1", *PROBES, "accuracy_masked", "accuracy")
@@ -197,6 +253,11 @@ def _metric(name: str) -> Metric | None:
     """Return the metric with exactly this name, or None."""
     row = _plugin_rows.get().get(name, _metrics.get(name))
     return row if isinstance(row, Metric) else None
+
+
+def held_out_choices(measures: Iterable[str]) -> list[str]:
+    """Return what measures choose on held-out images, in words."""
+    return [MEASURES[name].chooses for name in measures if MEASURES[name].chooses]
 
 
 def main_metrics() -> list[str]:
@@ -444,10 +505,12 @@ _TASK_METRICS = (
     Metric("top1", "top-1", unit=SHARE),
     Metric("top5", "top-5", unit=SHARE),
     Metric("real", "ReaL top-1", unit=SHARE),  # measured with the labels of ImageNet-ReaL
-    Metric("linear", unit=SHARE),
-    Metric("attentive", unit=SHARE),
-    Metric("few_shot_*", "*-shot", unit=SHARE),
-    Metric("knn", "k-NN", unit=SHARE),
+    *(
+        Metric(name, measure.label, unit=SHARE)
+        for measure in MEASURES.values()
+        if measure.reads in ("feature", "tokens")
+        for name in measure.metrics
+    ),
     Metric("miou", "mIoU", unit=PIXEL_SHARE),  # measured by a linear segmentation probe
     Metric("pixel_accuracy", unit=PIXEL_SHARE),
     Metric("accuracy", unit=SHARE),

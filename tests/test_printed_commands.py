@@ -23,6 +23,7 @@ from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
 from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob
+from ssl_vit.lab.study.options import LauncherEntry
 from ssl_vit.lab.study.slurm import Slurm
 from ssl_vit.recipe.given import Arguments, from_words
 from ssl_vit.recipe.images import Data
@@ -124,7 +125,7 @@ def test_what_a_study_says_next_can_be_pasted(
         def start(self, job: StudyJob) -> LaunchOutcome:
             return LaunchOutcome([])
 
-    monkeypatch.setitem(study_tool.LAUNCHERS, "local", "of_the_test:Nothing")
+    monkeypatch.setitem(study_tool.LAUNCHERS, "local", LauncherEntry("of_the_test:Nothing", True))
     monkeypatch.setitem(sys.modules, "of_the_test", SimpleNamespace(Nothing=Nothing))
     out = tmp_path / AWKWARD
     study_tool.study(Arguments(["recipe=study/gap", f"out={out}"]))

@@ -1,8 +1,7 @@
-"""List the runs of a folder, rank them by a metric, remove checkpoints of finished ones.
+"""List the runs of a folder, or rank them by a metric.
 
 python tools/runs.py
 python tools/runs.py runs best=top1
-python tools/runs.py runs clean=checkpoints
 """
 
 import sys

@@ -8,7 +8,6 @@ import json
 from typing import NamedTuple, TypeVar
 
 from ..recipe.images import EMBEDDED, SIZES, Data
-from ..recipe.probe import ATTENTIVE
 from ..recipe.schema import Recipe
 from ..recipe.split_counts import held_out_count, share_count
 
@@ -217,8 +216,8 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
 def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     """Return how many images an evaluation sends through the encoder.
 
-    All images are sent once to extract features, which the probes share. The attentive probe needs
-    tokens, so it sends all images once more, but at most probe.token_images training images.
+    All images are sent once to extract features, which the probes share. Each probe of tokens
+    sends all images once more, but at most probe.token_images training images.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -226,9 +225,9 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
         others: Number of validation and test images.
     """
     probe, images = recipe.probe, 0
-    if ATTENTIVE in probe.measures:
-        images += min(train, probe.token_images or train) + others
-    if {*probe.measures} != {ATTENTIVE}:
+    token_probes = probe.measures_that_read("tokens")
+    images += len(token_probes) * (min(train, probe.token_images or train) + others)
+    if set(probe.measures) != set(token_probes):
         images += train + others
     return images
 

@@ -22,13 +22,11 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 
+from .layout import FORMATS
 from .source import Missing
 
 Read = TypeVar("Read")
 
-# What Pillow may decode. Its other loaders are for trusted files only: EPS starts Ghostscript, ICO
-# and ICNS hold images in images, and some are hardly tested.
-PILLOW = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "PPM")
 JPEG = b"\xff\xd8\xff"
 PNG = b"\x89PNG\r\n\x1a\n"
 NPY = np.lib.format.MAGIC_PREFIX
@@ -191,14 +189,14 @@ def open_image(raw: bytes) -> Image.Image:
         raw: The encoded image.
 
     Raises:
-        ValueError: The format is not in PILLOW.
+        ValueError: The format is not in FORMATS.
         TooLarge: The image has more than MOST_PIXELS.
     """
     try:
         with warnings.catch_warnings(action="ignore"):  # about many pixels and damaged EXIF
-            image = Image.open(io.BytesIO(raw), formats=PILLOW)
+            image = Image.open(io.BytesIO(raw), formats=[*FORMATS])
     except UnidentifiedImageError:
-        formats = ", ".join(PILLOW)
+        formats = ", ".join(FORMATS)
         if raw.startswith(TIFF):
             raise ValueError(
                 f"the file is damaged, or in none of the formats {formats}. If the image is not RGB"

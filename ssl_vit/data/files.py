@@ -93,11 +93,10 @@ class Metadata(NamedTuple):
     unused: list[str]
 
 
-def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Open every split of an image folder.
+def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
+    """Open every split of an image folder, data.path.
 
     Args:
-        root: The folder.
         contents: What `layout.inspect` found in the folder.
         data: The recipe's options of the images.
         guesses: A list to which warnings are added.
@@ -108,6 +107,8 @@ def open_files(root: Path, contents: Contents, data: Data, guesses: list[str]) -
     Raises:
         UserError: Metadata are damaged, a named column does not exist, or a value is no label.
     """
+    assert data.path is not None
+    root = Path(data.path)
     images, class_guesses = _images(contents.tree, contents.kind, guesses)
     metadata = read_metadata(root, contents.tree, guesses)
     if data.labels:

@@ -41,21 +41,66 @@ JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a spli
 # usual names of a folder of images without labels
 NO_LABEL = re.compile(r"(un|not[-_ ]?)label+ed|no[-_ ]?labels?|unsorted|unknown", re.IGNORECASE)
 
-# Endings of image files that decoding.py reads. They are not defined there, because it needs torch.
+# {format that Pillow may decode: endings of image files}. Pillow's other loaders are for trusted
+# files only: EPS starts Ghostscript, ICO and ICNS hold images in images, and some are hardly tested
+FORMATS = {
+    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
+    "PNG": ("png", "apng"),
+    "WEBP": ("webp",),
+    "GIF": ("gif",),
+    "BMP": ("bmp",),
+    "DIB": ("dib",),
+    "TIFF": ("tif", "tiff"),
+    "AVIF": ("avif",),
+    "PPM": ("ppm", "pgm", "pbm", "pnm"),
+}
+IMAGES = tuple(ending for endings in FORMATS.values() for ending in endings)
 # Arrays count as images only in a folder without other images: they may be anything
-IMAGES = (
-    *("tif", "tiff", "jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "gif", "bmp", "dib"),
-    *("avif", "ppm", "pgm", "pbm", "pnm"),
-)
 KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
-SHARDS = ("parquet", "tar")
+
+
+class Container(NamedTuple):
+    """Way of storing images that `data.path` can name.
+
+    Attributes:
+        plural: Files of this kind, for readers.
+        code: MODULE:FUNCTION that opens the images, as `tars.open_tars`.
+        has_shards: Whether a file holds many images. Shards are found by their ending, which is the
+            key in CONTAINERS.
+        stream: MODULE:FUNCTION that opens the images as streams, as `open.stream_parquet`. Empty if
+            data.stream=true is an error.
+    """
+
+    plural: str
+    code: str
+    has_shards: bool = False
+    stream: str = ""
+
+    @property
+    def singular(self) -> str:
+        return self.plural.removesuffix("s")
+
+
+# If a folder has files of several kinds, the first kind in this table is used
+CONTAINERS = {
+    "parquet": Container(
+        "parquet files",
+        "ssl_vit.data.tables:open_parquet",
+        has_shards=True,
+        stream="ssl_vit.data.open:stream_parquet",
+    ),
+    "tar": Container("tars", "ssl_vit.data.tars:open_tars", has_shards=True),
+    "images": Container("images", "ssl_vit.data.files:open_files"),
+    "arrays": Container(".npy files", "ssl_vit.data.files:open_files"),
+    "saved": Container("tables of save_to_disk", "ssl_vit.data.tables:open_saved"),
+}
+SHARDS = {kind: container for kind, container in CONTAINERS.items() if container.has_shards}
 # Kinds with a file for each image; a folder with files of both kinds has images only
 IMAGE_KINDS = ("images", "arrays")
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
 # files that `save_to_disk` writes: for several splits, or for one
 SAVED = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
 TOP = "the top folder"
-OTHERS = {"tar": "tars", "images": "images", "arrays": ".npy files"}
 
 
 class Folder(NamedTuple):
@@ -85,9 +130,8 @@ class Contents(NamedTuple):
     """Data that `inspect` found in a folder or file.
 
     Attributes:
-        kind: How the images are stored: "saved" (by `save_to_disk`), "parquet", "tar", "images" or
-            "arrays".
-        files: For parquet and tar, the files of each split.
+        kind: How the images are stored, a key of CONTAINERS.
+        files: For shards, the files of each split.
         tree: All folders with data below the user's folder.
         skipped: Descriptions of the files that are not used, such as "3 .txt files".
         guesses: Assumptions about the data, for warnings.
@@ -130,10 +174,10 @@ class NoTestSplitError(UserError):
 
 
 def inspect(place: Path) -> Contents:
-    """Find the images, parquet files or tars at a path.
+    """Find the images or shards at a path.
 
     Args:
-        place: A folder, a parquet file or a tar.
+        place: A folder or a shard.
 
     Raises:
         UserError: The path holds no images, or cannot be read.
@@ -146,8 +190,8 @@ def inspect(place: Path) -> Contents:
         kind = place.suffix[1:].lower()
         if kind not in SHARDS:
             raise UserError(
-                f"data.path={place}: this path is not a folder, parquet file or tar. Put the images"
-                " into a folder."
+                f"data.path={place}: this path is not a folder, {_shards_text(plural=False)}. Put"
+                " the images into a folder."
             )
         guesses = []
         if any(ROLE[split] != "train" for split in splits_in_file(place.name)):
@@ -160,13 +204,12 @@ def inspect(place: Path) -> Contents:
     skipped = [format_count(count, what) for what, count in sorted(tree.skipped.items())]
     if not kinds and not skipped:
         raise UserError(
-            f"data.path={place}: this folder has no images, parquet files or tars. Use another"
-            " folder."
+            f"data.path={place}: this folder has no images, {_shards_text()}. Use another folder."
         )
     if not kinds:
         remedy = "Unpack the .zip files." if ".zip files" in tree.skipped else "Use another folder."
         raise UserError(
-            f"data.path={place}: this folder has no images, parquet files or tars, only"
+            f"data.path={place}: this folder has no images, {_shards_text()}, only"
             f" {', '.join(skipped)}. {remedy}"
         )
     kind = kinds[0]
@@ -176,11 +219,17 @@ def inspect(place: Path) -> Contents:
         shards, guesses = _shard_files(place, tree, kind)
         if tree.count("metadata"):
             skipped.append(format_count(tree.count("metadata"), "metadata files"))
-    unused = [format_count(tree.count(kind), OTHERS[kind]) for kind in kinds[1:]]
+    unused = [format_count(tree.count(kind), CONTAINERS[kind].plural) for kind in kinds[1:]]
     if unused:
-        used = "images" if kind == "images" else f"{kind} files"
+        used = CONTAINERS[kind].plural
         guesses.append(f"only the {used} are used, not {' and '.join(unused)}")
     return Contents(kind, shards, tree, skipped, guesses)
+
+
+def _shards_text(plural: bool = True) -> str:
+    """Return the kinds of shards as the end of a list in words, such as "parquet files or tars"."""
+    names = [shard.plural if plural else shard.singular for shard in SHARDS.values()]
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def split_of_folder(name: str) -> str | None:
@@ -344,12 +393,12 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
 
 
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
-    """Return the parquet files or tars of each split, sorted, and a list of warnings.
+    """Return the shards of each split, sorted, and a list of warnings.
 
     Args:
         root: The user's folder.
         tree: All folders with data below `root`.
-        kind: "parquet" or "tar".
+        kind: Kind of the shards.
     """
     splits: dict[str, list[Path]] = {}
     without_split: list[str] = []

@@ -1,5 +1,6 @@
 """Open the data that a recipe names, as a Source for each split."""
 
+import pkgutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,10 @@ import numpy as np
 from ..errors import UserError
 from ..recipe.images import EMBEDDED, Data
 from . import layout, synthetic
-from .files import open_files
 from .labels import Labels, no_labels
-from .layout import IMAGE_KINDS, Contents
+from .layout import Contents
 from .source import Masks, Raw, Source, Store
 from .streaming import Stream, read_hub_file
-from .tars import open_tars
 
 if TYPE_CHECKING:
     import datasets
@@ -103,24 +102,8 @@ def _drawn(split: str, size: int) -> Source:
 def _open_path(contents: Contents, data: Data) -> OpenedData:
     assert data.path is not None
     guesses = list(contents.guesses)
-    if contents.kind in IMAGE_KINDS:
-        splits = open_files(Path(data.path), contents, data, guesses)
-    elif contents.kind == "tar":
-        splits = open_tars(contents, data, guesses)
-    else:
-        # imports `datasets` and pandas, which image files and tars do not need
-        from . import tables
-
-        if contents.kind == "saved":
-            splits = tables.open_tables(tables.load_saved(data, guesses), data, {}, guesses)
-        else:
-            parquet_of = tables.split_files(contents.files, data, guesses)
-            opened = {
-                name: tables.load_parquet(parquet.files, data)
-                for name, parquet in parquet_of.items()
-            }
-            splits = tables.open_tables(opened, data, parquet_of, guesses)
-    return OpenedData(splits, contents.skipped, guesses)
+    open_images = pkgutil.resolve_name(layout.CONTAINERS[contents.kind].code)
+    return OpenedData(open_images(contents, data, guesses), contents.skipped, guesses)
 
 
 def open_streams(data: Data) -> OpenedData:
@@ -141,18 +124,40 @@ def open_streams(data: Data) -> OpenedData:
         streams = {name: _of_table(rows, data, None, guesses) for name, rows in opened.items()}
         return OpenedData(streams, [], guesses)
     contents = layout.inspect(Path(data.path))
-    if contents.kind != "parquet":
-        what = layout.OTHERS.get(contents.kind, "tables of save_to_disk")
+    container = layout.CONTAINERS[contents.kind]
+    if not container.stream:
         raise UserError(
-            f"data.stream=true: {data.location} holds {what}, which are read without a stream. Use"
-            " data.stream=false."
+            f"data.stream=true: {data.location} holds {container.plural}, which are read without a"
+            " stream. Use data.stream=false."
         )
     guesses += contents.guesses
+    streams = pkgutil.resolve_name(container.stream)(contents, data, guesses)
+    return OpenedData(streams, contents.skipped, guesses)
+
+
+def stream_parquet(
+    contents: Contents, data: Data, guesses: list[str]
+) -> dict[str, Callable[[int], Stream]]:
+    """Open parquet files as streams.
+
+    Args:
+        contents: The files of each split.
+        data: The recipe's options of the images.
+        guesses: A list to which warnings are added.
+
+    Returns:
+        {name of the split: a function that takes a seed and returns the stream}.
+
+    Raises:
+        UserError: A stream cannot read the images or labels.
+    """
+    from . import tables
+
     streams = {}
     for name, parquet in tables.split_files(contents.files, data, guesses).items():
         rows = tables.load_parquet(parquet.files, data, stream=True)
         streams[name] = _of_table(rows, data, parquet, guesses)
-    return OpenedData(streams, contents.skipped, guesses)
+    return streams
 
 
 def _of_table(

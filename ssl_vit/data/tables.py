@@ -27,6 +27,7 @@ from ..recipe.images import Data
 from . import columns, labels, layout
 from .columns import Features, array_shape
 from .labels import LabelRules, StoredLabels, same_numbers
+from .layout import Contents
 from .source import (
     READERS,
     Groups,
@@ -334,6 +335,18 @@ def _check_whole(file: Path) -> None:
             f"data.path={file}: this file is damaged ({reason(error)}). Copy the file again, or"
             " remove the file."
         ) from None
+
+
+def open_parquet(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
+    """Open every split of parquet files. For arguments, result and errors, see `open_tables`."""
+    parquet_of = split_files(contents.files, data, guesses)
+    opened = {name: load_parquet(parquet.files, data) for name, parquet in parquet_of.items()}
+    return open_tables(opened, data, parquet_of, guesses)
+
+
+def open_saved(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
+    """Open every split that `save_to_disk` wrote. For arguments, see `open_tables`."""
+    return open_tables(load_saved(data, guesses), data, {}, guesses)
 
 
 def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:

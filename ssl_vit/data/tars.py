@@ -21,7 +21,7 @@ from ..formatting import format_count, format_image_count
 from ..recipe.images import Data
 from . import labels, layout
 from .labels import LabelRules, StoredLabels
-from .layout import IMAGE_KINDS, OTHERS, Contents
+from .layout import CONTAINERS, IMAGE_KINDS, Contents
 from .source import READERS, Raw, Source, Store
 
 TAR_LABELS = (
@@ -205,7 +205,7 @@ def _count_skipped(
         skipped += members.skipped
         duplicates += members.duplicates
         for kind in kinds[1:]:
-            skipped[OTHERS[kind]] += len(members.images.get(kind, ()))
+            skipped[CONTAINERS[kind].plural] += len(members.images.get(kind, ()))
     contents.skipped.extend(
         f"{format_count(count, what)} of the tars" for what, count in sorted(skipped.items())
     )

@@ -4,6 +4,7 @@ Legend: B batch, N images, D width of the features, M images that metrics are me
 L labelled images, S images that few-shot picks.
 """
 
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
@@ -17,7 +18,7 @@ from ..data.contents import count_copies
 from ..data.source import Source
 from ..errors import NonFiniteError, UserError
 from ..formatting import format_image_count
-from ..metrics import COMMONEST, PIXELS, PROBE_BASELINES
+from ..metrics import COMMONEST, MEASURES, PIXELS, PROBE_BASELINES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
 from ..recipe.records.run import Copies
@@ -26,17 +27,15 @@ from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from . import probes
 from .images import EvaluationImages
-from .probes import SEED, Features
+from .probes import SEED, Features, Picks
 
-# Draws of few-shot images where probe.trials is null: DRAWS if other probes need the features of
-# all training images anyway, DRAWS_ALONE if features are extracted for few-shot alone
-DRAWS, DRAWS_ALONE = 10, 3
+# Draws of few-shot images where probe.trials is null and features are extracted for few-shot alone
+DRAWS_ALONE = 3
 ENCODER = ""  # name of the encoder's reader; FRESH, START and PIXELS name those of baselines
 
 # uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, tokens, D)
 Reader = Callable[[Tensor], Tensor]
 Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: reader}
-Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
 Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
 
 
@@ -259,7 +258,7 @@ def sample_few_shot(
     label_L = torch.from_numpy(label_N[index_L])
     while True:  # until all picked images are readable
         draws = probe.trials or DRAWS_ALONE
-        picks = _picks(label_L, probe, images.classes, source.classes, draws)
+        picks = probes.pick_shots(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.batches(source, index_L[row_S])
         read_indices, _, _, x_of_name = gather_features(readers, batches, accelerator)
@@ -277,26 +276,6 @@ def sample_few_shot(
         key: torch.from_numpy(np.searchsorted(row_S, rows.numpy())) for key, rows in picks.items()
     }
     return features, picked_rows
-
-
-def _picks(label_N: Tensor, probe: Probe, classes: int, names: Sequence[str], draws: int) -> Picks:
-    """Pick the training images of few-shot, for each number of shots and each trial.
-
-    Args:
-        label_N: Labels of the training images.
-        probe: Numbers of shots.
-        classes: Number of classes.
-        names: Names of the classes for errors, if any.
-        draws: Number of trials, each with another seed.
-
-    Returns:
-        {(shots, trial): rows of the picked images}.
-    """
-    return {
-        (shots, trial): probes.sample_shots(label_N, shots, classes, SEED + trial, names)
-        for shots in probe.shots
-        for trial in range(draws)
-    }
 
 
 def run_probes(
@@ -320,37 +299,20 @@ def run_probes(
         names: Names of the classes for errors, if any.
 
     Yields:
-        The name of the measure, and whether each test image is classified correctly, bool (T, M),
+        The name of the metric, and whether each test image is classified correctly, bool (T, M),
         on the CPU.
     """
     if not seen:
         return
-    (train_ND, label_N), (test_MD, test_label_M) = seen["train"], seen["test"]
-    exact = full_precision(test_MD.device)
-
-    def right(*predictions: Tensor) -> Tensor:
-        """Return bool (T, M) on the CPU for T predictions (M,)."""
-        return torch.stack([predicted_M == test_label_M for predicted_M in predictions]).cpu()
-
-    if "linear" in probe.measures:
-        with exact:
-            classified = probes.linear_probe(seen, classes, probe)
-        yield "linear", right(classified)
-    if "knn" in probe.measures:
-        with exact:
-            voted = probes.knn(train_ND, label_N, test_MD, classes=classes, k=probe.neighbors)
-        yield "knn", right(voted)
-    if "few_shot" in probe.measures:
-        if picks is None:
-            picks = _picks(label_N, probe, classes, names, probe.trials or DRAWS)
-        for shots in probe.shots:
-            trials = [row_S for (picked_shots, _), row_S in picks.items() if picked_shots == shots]
-            with exact:
-                predictions = [
-                    probes.least_squares(train_ND[row_S], label_N[row_S], test_MD, classes=classes)
-                    for row_S in trials
-                ]
-            yield f"few_shot_{shots}", right(*predictions)
+    test_MD, test_label_M = seen["test"]
+    task = probes.ProbeTask(probe, classes, picks, names)
+    for measure in probe.measures_that_read("feature"):
+        classify = pkgutil.resolve_name(MEASURES[measure].code)
+        with full_precision(test_MD.device):
+            predictions_of: dict[str, list[Tensor]] = classify(seen, task)
+        for name, predictions in predictions_of.items():
+            right_TM = torch.stack([predicted_M == test_label_M for predicted_M in predictions])
+            yield name, right_TM.cpu()
 
 
 def probe_all(

@@ -30,11 +30,10 @@ from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..formatting import copies_text, format_image_count
-from ..metrics import FRESH, PIXELS, PROBE, PROBED, START
+from ..metrics import FRESH, PIXELS, PROBE, PROBED, START, held_out_choices
 from ..models import weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
-from ..recipe.probe import CHOSEN
 from ..recipe.records.run import Copies, Measured
 from ..recipe.schema import Probe, Recipe, option_for_more_held_out
 from ..runs import shared
@@ -132,20 +131,15 @@ class OnlineProbes:
 
     def names(self) -> list[str]:
         """Return the names of the accuracies that the evaluator measures, such as few_shot_5."""
-        measures = self.probe.measures
-        names: list[str] = [name for name in ("linear", "knn") if name in measures]
-        if "few_shot" in measures:
-            names += [f"few_shot_{shots}" for shots in self.probe.shots]
-        return names
+        return self.probe.metrics_of(self.probe.measures_that_read("feature"))
 
     def count_choosing_images(self, images: int) -> int:
-        """Return how many training images are set aside to choose the linear probe's learning rate.
+        """Return how many training images are set aside to choose a probe's learning rate.
 
-        This is a tenth of the `images` training images, or 0 if no probe has a learning rate to
-        choose. The probes do not learn from the images that are set aside.
+        This is a tenth of the `images` training images, or 0 if no probe chooses anything. The
+        probes do not learn from the images that are set aside.
         """
-        has_rate = not {*self.probe.measures}.isdisjoint(CHOSEN)
-        return max(1, images // 10) if has_rate else 0
+        return max(1, images // 10) if held_out_choices(self.probe.measures) else 0
 
     def __call__(self, step: int, row: Row, objective: Objective) -> Iterator[tuple[str, float]]:
         if not self.has_compared:

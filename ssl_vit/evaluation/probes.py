@@ -31,7 +31,11 @@ MOMENTUM = 0.9  # momentum of SGD
 DRAWN_AT_ONCE = 16  # batches drawn together, which takes half as long as one by one
 TEMPERATURE = 0.07  # temperature of k-NN's votes (Wu et al., 2018)
 
+# Draws of few-shot images where probe.trials is null and all features are extracted anyway
+DRAWS = 10
+
 Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
+Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
 
 
 class Scale(NamedTuple):
@@ -53,6 +57,84 @@ class Scale(NamedTuple):
 
     def to(self, device: torch.device) -> "Scale":
         return Scale(self.mean.to(device), self.std.to(device))
+
+
+class ProbeTask(NamedTuple):
+    """What the probes of features need besides the features.
+
+    Attributes:
+        probe: Options of the probes.
+        classes: Number of classes C.
+        picks: Rows of the training features for few-shot. None: drawn by the probe.
+        names: Names of the classes for errors, if any.
+    """
+
+    probe: Probe
+    classes: int
+    picks: Picks | None = None
+    names: Sequence[str] = ()
+
+
+def classify_by_linear_probe(
+    seen: Mapping[str, Features], task: ProbeTask
+) -> dict[str, list[Tensor]]:
+    """Classify the test images by `linear_probe`. For arguments, see `classify_by_knn`."""
+    return {"linear": [linear_probe(seen, task.classes, task.probe)]}
+
+
+def classify_by_knn(seen: Mapping[str, Features], task: ProbeTask) -> dict[str, list[Tensor]]:
+    """Classify the test images by `knn`.
+
+    Args:
+        seen: {split: features and labels} of "train" and "test", and of "validation" if a measure
+            chooses something.
+        task: Options and number of classes.
+
+    Returns:
+        {metric: predicted classes (M,) of the test images, for each random draw}. A probe without
+        random draws has one entry in the list.
+    """
+    (train_ND, label_N), (test_MD, _) = seen["train"], seen["test"]
+    k = task.probe.neighbors
+    return {"knn": [knn(train_ND, label_N, test_MD, classes=task.classes, k=k)]}
+
+
+def classify_by_few_shot(seen: Mapping[str, Features], task: ProbeTask) -> dict[str, list[Tensor]]:
+    """Classify the test images by `least_squares`, for each number of shots and each draw.
+
+    For arguments, see `classify_by_knn`.
+    """
+    probe, classes, picks = task.probe, task.classes, task.picks
+    (train_ND, label_N), (test_MD, _) = seen["train"], seen["test"]
+    if picks is None:
+        picks = pick_shots(label_N, probe, classes, task.names, probe.trials or DRAWS)
+    predictions: dict[str, list[Tensor]] = {f"few_shot_{shots}": [] for shots in probe.shots}
+    for (shots, _), row_S in picks.items():
+        predicted_M = least_squares(train_ND[row_S], label_N[row_S], test_MD, classes=classes)
+        predictions[f"few_shot_{shots}"].append(predicted_M)
+    return predictions
+
+
+def pick_shots(
+    label_N: Tensor, probe: Probe, classes: int, names: Sequence[str], draws: int
+) -> Picks:
+    """Pick the training images of few-shot, for each number of shots and each draw.
+
+    Args:
+        label_N: Labels of the training images.
+        probe: Numbers of shots.
+        classes: Number of classes.
+        names: Names of the classes for errors, if any.
+        draws: Number of draws, each with another seed.
+
+    Returns:
+        {(shots, draw): rows of the picked images}.
+    """
+    return {
+        (shots, draw): sample_shots(label_N, shots, classes, SEED + draw, names)
+        for shots in probe.shots
+        for draw in range(draws)
+    }
 
 
 def effective_rank(x_ND: Tensor) -> float:

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from ..data.pixel_values import shown_image
 from ..evaluation.features import ENCODER, check_finite, is_finite
-from ..formatting import figure_label
 from ..objectives.base import Objective
 from ..objectives.patches import PatchPrediction
 from ..objectives.reconstruction import TITLES, reconstruct
-from ..pages.figure_style import COLOURS, INK
+from ..pages.figure_style import INK
 from . import attention, embeddings, projections
 from .base import Arrays, FigureInput, UnavailableError, predictions
 from .drawing import HEAT, WIDTH, PanelGroup, join_tiles, make_title, map_colours, panels
@@ -38,7 +37,6 @@ LARGEST_ERROR = 0.5  # error shown by the last colour, as a share of a channel's
 VISIBLE_RANGE = (0.35, 0.9)  # part of a colour map that is visible on light and on dark ground
 # Note on the figure of an objective that exports its teacher
 TEACHER_ALONE = "predicted with the exported teacher instead of the trained encoder"
-MOST_CLASSES = 12  # largest number of classes for which a legend is drawn
 
 
 class FigureKind(NamedTuple):
@@ -360,64 +358,6 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
     return panels(groups, "first three principal components as red, green, blue")
 
 
-@torch.no_grad()
-def _image_map(subject: FigureInput) -> Arrays:
-    """Compute the positions of images by t-SNE of their features, with the images' classes.
-
-    Args:
-        subject: Encoder and images.
-
-    Returns:
-        "tsne", coordinates of the images (B, 2); "label" of the images (B,), -1 for none; and
-        "classes", names of the classes.
-    """
-    pool = subject.pool if subject.encoder.has_class_token else "avg"
-    parts = [subject.encoder.feature(batch.image, pool) for batch in subject.batches]
-    feature_BD = torch.cat(parts)
-    check_finite(ENCODER, is_finite(feature_BD))
-    return {
-        "tsne": projections.image_map(feature_BD).numpy(),
-        "label": torch.cat([batch.label for batch in subject.batches]).cpu().numpy(),
-        "classes": np.array(subject.classes, dtype=np.str_),
-    }
-
-
-def _draw_image_map(data: ByEncoder) -> Figure:
-    """Draw images as points by t-SNE, coloured by class if classes are known.
-
-    Args:
-        data: Label, and data of `_image_map`, of each encoder.
-    """
-    _, any_arrays = data[-1]  # labels and classes are the same for all encoders
-    label_B, names = any_arrays["label"], any_arrays["classes"]
-    classes = {}
-    for number in np.unique(label_B[label_B >= 0]).tolist():
-        classes[number] = str(names[number]) if number < len(names) else str(number)
-    palette: Sequence[Any] = COLOURS
-    if len(classes) > len(COLOURS):
-        palette = [*matplotlib.colormaps["turbo"](np.linspace(0.1, 0.95, len(classes)))]
-    colours = dict(zip(classes, palette, strict=False))
-    point_colours = [colours.get(number, INK) for number in label_B.tolist()]
-    images = len(point_colours)
-    point_size = max(4, 14 - images // 100)
-    figure, axes = _figure_columns(data, [f"t-SNE of {images:,} images"] * len(data), WIDTH / 2)
-    for axis, arrays in axes:
-        coordinates = arrays["tsne"].T
-        axis.scatter(*coordinates, s=point_size, c=point_colours, linewidths=0, rasterized=True)
-        axis.set(xticks=[], yticks=[])
-    if 0 < len(classes) <= MOST_CLASSES:
-        handles = [
-            Line2D(
-                [], [], marker="o", linestyle="", color=colours[number], label=figure_label(name)
-            )
-            for number, name in classes.items()
-        ]
-        # Use as many columns as the longest name leaves room for
-        columns = int(WIDTH * 10 / (6 + max(map(len, classes.values()))))
-        figure.legend(handles=handles, loc="outside lower center", ncols=max(1, min(6, columns)))
-    return figure
-
-
 # ---- what the objective predicts ----------------------------------------------------------------
 
 
@@ -512,7 +452,6 @@ FIGURES = {
     "attention_rollout": FigureKind(_attention_rollout, _draw_attention_rollout),
     "class_attention": FigureKind(_class_attention, _draw_class_attention),
     "feature_map": FigureKind(_feature_map, _draw_feature_map),
-    "image_map": FigureKind(_image_map, _draw_image_map),
     "reconstruction": FigureKind(_reconstruction, _draw_reconstruction),
     "predicted": FigureKind(_predicted, _draw_predicted),
 }

@@ -1,4 +1,4 @@
-"""Project features to few dimensions: principal components, patches as colours, images as points.
+"""Project features to few dimensions: principal components, and patches as colours.
 
 Legend: N rows, D width, K components, B images, P patches of an image.
 """
@@ -12,8 +12,6 @@ from .base import UnavailableError
 
 CLIPPED = 0.01  # share of the patches that are clipped at each end of a colour channel
 FITTED = 2**16  # largest number of patches to which the projection to colours is fitted
-PERPLEXITY = 30  # perplexity of t-SNE (van der Maaten and Hinton, 2008, section 2: 5 to 50)
-FEWEST = 8  # smallest number of images for which t-SNE is drawn
 
 
 class Components(NamedTuple):
@@ -86,32 +84,3 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
     # Project image by image, because float64 copies of all features would take much memory
     color_BP3 = torch.stack([(components.project(x_PD) - low_3) / range_3 for x_PD in feature_BPD])
     return (255 * color_BP3).round().clamp(0, 255).to(torch.uint8), components.variance_K
-
-
-def image_map(feature_BD: Tensor) -> Tensor:
-    """Place images in a plane by t-SNE of their features, and return the coordinates (B, 2).
-
-    The result is the same each time.
-
-    Args:
-        feature_BD: Features of the images.
-
-    Raises:
-        UnavailableError: scikit-learn is not installed, there are too few images, or features are
-            all the same or have one dimension.
-    """
-    if len(feature_BD) < FEWEST:
-        raise UnavailableError(f"t-SNE needs {FEWEST} images, and there are only {len(feature_BD)}")
-    if torch.equal(feature_BD.amin(0), feature_BD.amax(0)):
-        raise UnavailableError("the features are the same for all images")
-    if feature_BD.shape[1] < 2:
-        raise UnavailableError("t-SNE needs features of at least 2 dimensions")
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError:
-        raise UnavailableError(
-            "t-SNE needs scikit-learn. Type pip install -e '.[figures]' in the clone"
-        ) from None
-    perplexity = min(PERPLEXITY, (len(feature_BD) - 1) / 3)
-    tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
-    return torch.from_numpy(tsne.fit_transform(feature_BD.float().cpu().numpy()))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ..data import class_numbers, fingerprints, masks, run_splits
 from ..data.batch_layout import BatchLayout
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..evaluation import attentive, dense, features, split_images
+from ..evaluation import dense, features, split_images
 from ..evaluation.baselines import (
     initial_network,
     metrics_with_baselines,
@@ -22,13 +23,13 @@ from ..evaluation.baselines import (
 from ..evaluation.features import ENCODER
 from ..evaluation.images import EvaluationImages
 from ..formatting import crop_text, feature_text, few_images, pixel_text
-from ..metrics import COMMONEST, FRESH, PIXELS
+from ..metrics import COMMONEST, FRESH, MEASURES, PIXELS
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
 from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
-from ..recipe.probe import ATTENTIVE, CHOSEN, SEGMENTATION, TOKENS, Probe
+from ..recipe.probe import Probe
 from ..recipe.records.run import Copies, Environment, Result, SeenImages
 from ..recipe.schema import (
     Recipe,
@@ -77,19 +78,23 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     network = encoder.build_backbone(recipe.model, recipe.data).to(accelerator.device).eval()
     facts |= weights.load_init(network, source, exported=False)
     head = None
-    if "top1" in recipe.probe.measures:
+    if probe.measures_that_read("head"):
         head = heads.load_head(network, source, images.test, recipe.data)
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.load_or_count_seen(run, measured, facts, accelerator)
     on_main(accelerator, lambda: run.open(environment(facts)))
     networks = {ENCODER: network} | _build_fresh_baseline(recipe, accelerator.device)
     readers, pool = _readers(networks, recipe)
+    token_probes = {
+        measure: import_module(MEASURES[measure].code)
+        for measure in probe.measures_that_read("tokens")
+    }
     if accelerator.is_main_process:
         _print_banner(run, splits, pool, seen)
         if left_out:
             run.warn(left_out)
-        if ATTENTIVE in recipe.probe.measures:
-            console.table([("attentive", attentive.describe(network, images))])
+        for measure in token_probes:
+            console.table([(measure, token_probes[measure].describe(network, images))])
 
     is_independent = not recipe.data.group  # images of a group are no independent cases
     paired = is_independent and not _is_chosen_on_test_split(recipe, facts["data"])
@@ -101,14 +106,14 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     right, copies = _run_feature_probes(readers, images, probe, files)
     # images read for fresh weights do not count as work of the run
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
-    if ATTENTIVE in recipe.probe.measures:
+    for measure, token_probe in token_probes.items():
         for name, measured_network in networks.items():
             with features.warn_if_baseline_fails(name, UserError, warn):
-                classified, commonest, copies = attentive.measure(
+                classified, commonest, copies = token_probe.measure(
                     measured_network, images_of[name], name
                 )
                 for reader, right_M in {name: classified, COMMONEST: commonest}.items():
-                    right[reader] = {**right.get(reader, {}), ATTENTIVE: right_M}
+                    right[reader] = {**right.get(reader, {}), measure: right_M}
     metrics = metrics_with_baselines(right, "test", copies, paired=paired)
     if head:
         metrics |= heads.measure_head(head, images, paired)
@@ -131,7 +136,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             device_seconds=seconds * accelerator.num_processes,
             before=source.upstream_cost(),
             pool=pool,
-            classes=images.classes if _fitted_measures(recipe) else 0,
+            classes=images.classes if probe.measures_that_read("feature", "tokens") else 0,
         )
     accelerator.wait_for_everyone()
     return result
@@ -163,18 +168,13 @@ def _open_images(
     if measures_masks(recipe):
         on_main(accelerator, lambda: masks.check(splits, recipe.data))
     classes = 0
-    if not set(recipe.probe.measures) <= {SEGMENTATION}:
+    if recipe.probe.measures_that_read("feature", "tokens", "head"):
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     hashes = {f"images of {name}": text for name, text in facts["data"].items()}
     check_same(accelerator, hashes)
     workers = resources.workers(recipe, accelerator)
     images = EvaluationImages(recipe, splits, classes, accelerator, batch_layout, workers, run.warn)
     return images, facts
-
-
-def _fitted_measures(recipe: Recipe) -> set[str]:
-    """Return the measures for which a probe is fitted to features."""
-    return set[str](recipe.probe.measures) - {"top1", SEGMENTATION}
 
 
 def _read_recipe_of_run(source: InitSource) -> Recipe | None:
@@ -221,8 +221,8 @@ def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Re
             pool = network_pool
     if "knn" in recipe.probe.measures:
         readers[PIXELS] = pixel_reader(recipe.data)
-    if set(recipe.probe.measures) <= TOKENS:
-        pool = "tokens" if ATTENTIVE in recipe.probe.measures else "patches"
+    if not recipe.probe.measures_that_read("feature", "head"):
+        pool = "tokens" if recipe.probe.measures_that_read("tokens") else "patches"
     return readers, pool
 
 
@@ -362,11 +362,11 @@ def _run_feature_probes(
         empty and the copies are None.
     """
     splits = images.splits
-    probed = _fitted_measures(images.recipe) - TOKENS
+    probed = probe.measures_that_read("feature")
     if not probed:
         return {}, None
     sources = {"train": splits.train, "validation": splits.validation, "test": images.test}
-    if probed.isdisjoint(CHOSEN):  # no probe chooses a learning rate
+    if not any(MEASURES[measure].chooses for measure in probed):
         del sources["validation"]
     arrays_of_name = broadcast_from_main(
         images.accelerator, lambda: {name: file.read() for name, file in files.items()}
@@ -379,7 +379,7 @@ def _run_feature_probes(
     features_of_split: dict[str, dict[str, features.Features]] = {}
     copies: dict[str, Copies | None] = {}
     with images.autocast():
-        if probed == {"few_shot"}:
+        if probed == ["few_shot"]:
             del sources["train"]
             features_of_split["train"], picks = features.sample_few_shot(readers, images, probe)
         for split, source in sources.items():

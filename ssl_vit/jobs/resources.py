@@ -20,7 +20,6 @@ from ..data.source import Source
 from ..errors import UserError
 from ..evaluation import split_images
 from ..formatting import format_bytes, option_text
-from ..recipe.probe import SEGMENTATION
 from ..recipe.schema import Recipe, compared_views, measures_masks, uses_labels
 from ..runs.environment import host_memory, process_cores
 
@@ -31,8 +30,8 @@ AUTO_RESIDENT = 0.1  # share of the memory for decoded images with compute.resid
 def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     """Check that the recipe can use lists of labels, if the images have lists.
 
-    Only the sigmoid loss can learn lists of labels. All probes except top1 and segmentation need a
-    single label for each image.
+    Only the sigmoid loss can learn lists of labels. Probes of features and of tokens need a single
+    label for each image.
 
     Args:
         recipe: Recipe of the run.
@@ -50,7 +49,7 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     for part in recipe.declared.trained(recipe):
         if part.labels and not is_evaluation:
             part.check_label_lists(recipe, finding)
-    single_label_measures = sorted(set(recipe.probe.measures) - {"top1", SEGMENTATION})
+    single_label_measures = sorted(recipe.probe.measures_that_read("feature", "tokens"))
     if single_label_measures and (is_evaluation or recipe.probe.every):
         raise UserError(
             f"probe.measures=[{','.join(single_label_measures)}]: {finding}. "

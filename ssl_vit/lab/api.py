@@ -68,7 +68,7 @@ def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
 def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
     """List the runs in and below a folder (default: `runs`), like `ssl-vit runs`.
 
-    `best=` ranks the runs, and `clean=` removes checkpoints.
+    `best=` ranks the runs.
 
     Raises:
         UserError: An option is wrong, or there are no runs.

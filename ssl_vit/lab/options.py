@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..recipe.keys import WORD, key
 from ..recipe.tool import TAKES_ALL_KEYS, ToolOptions
@@ -66,32 +66,27 @@ class ReportOptions(ToolOptions):
 
 class RunsOptions(ToolOptions):
     """List all runs in and below a folder, the newest run first: state, metrics, cost, disk use and
-    the differences between the recipes. The tool also ranks runs with best=, and removes the
-    checkpoints of finished runs with clean=.
+    the differences between the recipes. With best= the tool ranks runs.
 
     Examples:
         ssl-vit runs
         ssl-vit runs runs sort=disk
         ssl-vit runs runs/gap best=top1
-        ssl-vit runs runs clean=checkpoints
 
     Attributes:
         folder: Folder with runs and studies. Default: runs.
         sort: Column to sort by. With sort=ended the newest run comes first. A minus reverses the
             order: sort=-ended.
         best: Rank finished runs by a metric, in groups of the same images and objective.
-        clean: Remove the checkpoints of finished runs. Runs that have not finished, are being
-            written, have no intact export or have incomplete uploads keep all checkpoints.
     """
 
-    summary = "list or rank the runs of a folder, remove checkpoints"
+    summary = "list or rank the runs of a folder"
     command = "lab.runs.tool:main"
     positional = "folder"
     command_line_only = ("json",)
     folder: Path = key(Path("runs"), form=WORD, metavar="FOLDER")
     sort: str = key("ended", metavar="KEY")
     best: str | None = key(None, metavar="METRIC")
-    clean: Literal["checkpoints"] | None = key(None, metavar="NAME")
     as_json: bool = json_flag()
 
 

@@ -26,14 +26,13 @@ from ..formatting import (
     plain_table,
     text_line,
 )
-from ..metrics import COMMONEST, rows_of_run, use_plugin_rows
+from ..metrics import COMMONEST, held_out_choices, rows_of_run, use_plugin_rows
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import INDEX, PAGE
 from ..pages.run_wording import machine
 from ..recipe.init_source import SCRATCH
-from ..recipe.probe import CHOSEN
 from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
@@ -458,7 +457,7 @@ def _few_choose(results: Results, tries: Collection[str]) -> Iterator[str]:
     for name, run in results.finished.items():
         task = results.plan.by_name[name]
         probes = task.values.get("probe.measures", ()) if task.tool == "evaluate" else ()
-        choices = [CHOSEN[probe] for probe in probes if probe in CHOSEN]
+        choices = held_out_choices(probes)
         if name in tries:
             choices.append("the best tried values")
         counts = run.result.measured_on or run.environment.measured_on or {}

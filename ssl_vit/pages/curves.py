@@ -7,7 +7,7 @@ This module does not import torch.
 import itertools
 import math
 from array import array
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from ..metrics import (
     find_baseline,
     find_metric,
     is_model_metric,
-    main_metrics,
     metric_label,
 )
 from ..runs.folder import parse_row
@@ -99,12 +98,6 @@ def read(path: Path) -> MetricRows:
 def model_curves(curves: Curves) -> dict[str, Curve]:
     """Return the curves of metrics, without baselines and counts."""
     return {name: curve for name, curve in curves.items() if is_model_metric(name)}
-
-
-def table_metrics(names: Container[str]) -> list[str]:
-    """Return the held-out metrics among `names` that lists of runs show, in that order."""
-    shown = (f"{HELD_OUT}{name}" for name in main_metrics())
-    return [name for name in shown if name in names]
 
 
 def charts(curves: Curves) -> list[Chart]:

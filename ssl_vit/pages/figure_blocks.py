@@ -57,9 +57,6 @@ DESCRIPTIONS = {
     "feature_map": FigureDescription(
         "features of patches as colours (a colour means the same feature in all images)"
     ),
-    "image_map": FigureDescription(
-        "features of images in two dimensions (t-SNE), coloured by class if known"
-    ),
     "reconstruction": FigureDescription(
         "images, the corrupted patches, the predictions, the true patches, and the error"
     ),

@@ -15,7 +15,6 @@ from .given import Given
 from .images import EMBEDDED, MIXING, Data
 from .model import GIVEN
 from .parsing import exists
-from .probe import ATTENTIVE, TOKENS
 from .schema import (
     Recipe,
     all_groups,
@@ -254,7 +253,9 @@ def _labels(r: Recipe) -> None:
     untrained = "".join(f" with {r.objective}.{part}=0" for part in learning)
     text = f"objective={r.objective}{untrained} learns no labels. Use eval.test=false."
     r.refuse("eval.test", text, r.eval.test and not learns_labels(r))
-    classifies = r.eval.test or (r.objective == "probe" and "top1" in r.probe.measures)
+    classifies = r.eval.test or (
+        r.objective == "probe" and bool(r.probe.measures_that_read("head"))
+    )
     text = "has no effect without eval.test=true or probe.measures=[top1]. Add one of them, or use"
     r.refuse("eval.real", f"{text} eval.real=null.", r.eval.real and not classifies)
 
@@ -350,7 +351,8 @@ def _probe(r: Recipe) -> None:
         for key in ("probe.pool", "probe.layer"):
             text = f"{key} has no effect on this feature. Leave out {key}."
             r.refuse("probe.feature", text, r.value(key) is not None)
-    for measure in (name for name in probe.measures if name in TOKENS):
+    of_tokens = probe.measures_that_read("tokens", "mask")
+    for measure in of_tokens:
         leave = f"Leave out {measure}."
         r.refuse("probe.measures", f"{only} {leave}", not evaluates, measure)
         text = f"needs patches, and model={r.model.name or r.model.timm} has none. {leave}"
@@ -359,7 +361,9 @@ def _probe(r: Recipe) -> None:
         text += " Use probe.feature=encoder."
         r.refuse("probe.measures", text, probe.feature != "encoder", measure)
         text = f"probe.measures={measure} reads patches without pooling. Leave out probe.pool."
-        r.refuse("probe.pool", text, probe.pool is not None and set(probe.measures) <= TOKENS)
+        r.refuse(
+            "probe.pool", text, probe.pool is not None and set(probe.measures) <= set(of_tokens)
+        )
 
 
 def _lengths(r: Recipe) -> None:
@@ -440,7 +444,7 @@ def why_unused(r: Recipe, key: str) -> str:
         return f"data={EMBEDDED} is generated and has no columns"
     if key in MASK_KEYS and not measures_masks(r):
         return "has no effect without recipe=segment, which measures masks"
-    if key == "probe.token_images" and not (probes and ATTENTIVE in r.probe.measures):
+    if key == "probe.token_images" and not (probes and r.probe.measures_that_read("tokens")):
         return "has no effect without recipe=evaluate probe.measures=[attentive]"
     if key in ONLINE_PROBE_KEYS and probes:
         return f"has no effect with {objective}, because this key is for probes during pre-training"

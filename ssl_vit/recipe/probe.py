@@ -1,21 +1,12 @@
 """Keys for measuring a frozen encoder. This module does not import torch."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .keys import Count, Keys, Steps, key
-
-MEASURES = ["few_shot", "linear", "knn", "attentive", "top1"]  # top1 uses the run's own head
-SEGMENTATION = "segmentation"  # measures patches; needs masks, but no labels
-ATTENTIVE = "attentive"
-TOKENS = {ATTENTIVE, SEGMENTATION}  # measures of the encoder's tokens
-# What some measures choose on held-out images
-CHOSEN = {
-    "linear": "the learning rate of the linear probe",
-    ATTENTIVE: "the learning rate of the attentive probe",
-    SEGMENTATION: "the learning rate of the segmentation probe",
-}
+from ..metrics import MEASURES, Reads
+from .keys import Count, Keys, NamedChoice, Steps, key
 
 
 class Probe(Keys):
@@ -47,8 +38,8 @@ class Probe(Keys):
 
     every: Steps | None = key(None, effect="result")
     images: Count = key(2000, effect="result")
-    measures: list[Literal["few_shot", "linear", "knn", "attentive", "top1", "segmentation"]] = key(
-        MEASURES[:3]
+    measures: list[Annotated[str, NamedChoice(lambda: MEASURES)]] = key(
+        ["few_shot", "linear", "knn"]
     )
     feature: Literal["encoder", "hidden"] = key("encoder")
     pool: Literal["token", "avg"] | None = key(None)
@@ -61,3 +52,16 @@ class Probe(Keys):
     neighbors: Count = key(20)
     token_images: Count | None = key(50_000)
     mask_images: Count | None = key(5000)
+
+    def metrics_of(self, measures: Iterable[str]) -> list[str]:
+        """Return the names of the metrics that measures produce, such as few_shot_5."""
+        names = [name for measure in measures for name in MEASURES[measure].metrics]
+        return [
+            name.replace("*", str(number))
+            for name in names
+            for number in (self.shots if "*" in name else [0])
+        ]
+
+    def measures_that_read(self, *what: Reads) -> list[str]:
+        """Return the chosen measures that read `what`, in the order of MEASURES."""
+        return [name for name in MEASURES if name in self.measures and MEASURES[name].reads in what]

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, format_value
-from ..metrics import Row
+from ..metrics import Row, held_out_choices
 from . import declaration
 from .images import Data
 from .init_source import InitSource
@@ -34,7 +34,7 @@ from .names import NO_CONTROL, NewFolder, PathText, RunAtStep, RunName, has_cont
 from .operation import Checkpoint, Compute, Eval, Hub, Log
 from .optimisation import Optim
 from .parsing import flatten, nested, yaml_text
-from .probe import CHOSEN, SEGMENTATION, Probe
+from .probe import Probe
 from .shared_groups import GROUPS as SHARED_GROUPS
 from .shared_groups import ViewOptions
 
@@ -423,20 +423,20 @@ def learns_labels(recipe: Recipe) -> bool:
 def uses_labels(recipe: Recipe) -> bool:
     """Return whether a run learns labels of images or is measured on labels."""
     if recipe.objective == "probe":
-        return not set(recipe.probe.measures) <= {SEGMENTATION}
+        return bool(recipe.probe.measures_that_read("feature", "tokens", "head"))
     return learns_labels(recipe) or bool(recipe.probe.every)
 
 
 def measures_masks(recipe: Recipe) -> bool:
     """Return whether an evaluation reads masks."""
-    return recipe.objective == "probe" and SEGMENTATION in recipe.probe.measures
+    return recipe.objective == "probe" and bool(recipe.probe.measures_that_read("mask"))
 
 
 def describe_held_out_choices(recipe: Recipe) -> list[str]:
     """Return what a run chooses on held-out images, in words."""
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
-    return [CHOSEN[name] for name in recipe.probe.measures if name in CHOSEN]
+    return held_out_choices(recipe.probe.measures)
 
 
 def option_for_more_held_out(recipe: Recipe) -> str:

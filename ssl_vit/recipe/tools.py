@@ -21,7 +21,6 @@ FIGURES = (
     "attention_rollout",
     "class_attention",
     "feature_map",
-    "image_map",
     "reconstruction",
     "predicted",
 )

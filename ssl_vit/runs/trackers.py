@@ -24,7 +24,7 @@ from ..recipe.schema import without_private
 from .files import write_atomically
 from .folder import Run
 
-CALL_SECONDS = 120.0  # seconds that one call of a tracker may take
+CALL_SECONDS = 120.0  # seconds that a call of a tracker may take
 END_SECONDS = 30.0  # seconds that a run waits at its end for trackers to finish writing
 
 Call = Callable[[Any], None]
@@ -76,9 +76,9 @@ def tag_values(row: Row) -> dict[str, Any]:
 class Trackers(Callback):
     """Callback that passes rows to the trackers of log.trackers, on rank 0.
 
-    A separate thread makes all calls, because some libraries bind their run to a thread, and no
-    tracker may hold up training. If a tracker raises an error or takes longer than CALL_SECONDS,
-    the callback warns once and no longer calls this tracker. The other trackers continue.
+    Each tracker is called in a thread of its own, because some libraries bind their run to a
+    thread, and no tracker may hold up training. If a tracker raises an error or takes longer than
+    CALL_SECONDS, the callback warns once and no longer calls this tracker.
 
     Args:
         run: Run in whose folder the trackers write.
@@ -88,98 +88,84 @@ class Trackers(Callback):
     def __init__(self, run: Run, warn: Callable[[str], None]) -> None:
         self.run = run
         self.warn = warn
-        self.names = list(dict.fromkeys(run.recipe.log.trackers or ()))
-        self.worker = _Worker(run)
-        for name in self.names:  # opens the tracker
-            self._add(name, lambda tracker: None)
+        names = dict.fromkeys(run.recipe.log.trackers or ())
+        self.workers = {name: _Worker(name, run) for name in names}
 
     def on_row(self, row: Row) -> None:
-        for name in list(self.names):
-            self._add(name, methodcaller("log", tag_values(row), step=row["step"]))
+        self._call(methodcaller("log", tag_values(row), step=row["step"]))
 
     def finish(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the test metrics of a finished run, and end the trackers."""
-        tested = {f"test/{name}": value for name, value in metrics.items()}
-        for name in list(self.names) if tested else ():
-            self._add(name, methodcaller("log", tested, step=step))
+        if metrics:
+            tested = {f"test/{name}": value for name, value in metrics.items()}
+            self._call(methodcaller("log", tested, step=step))
         self.end()
 
     def end(self) -> None:
         """Write the remaining rows, for at most END_SECONDS, and end the trackers."""
-        for name in list(self.names):
-            self._add(name, methodcaller("finish"))
-        self.worker.end(END_SECONDS)
-        busy = self.worker.busy
-        if busy:
-            error = TimeoutError(f"still busy {END_SECONDS:.0f} s after the end of the run")
-            self._drop(busy[0], error)
+        self._call(methodcaller("finish"))
+        until = time.monotonic() + END_SECONDS
+        for worker in self.workers.values():
+            worker.end(until - time.monotonic())
+            if worker.busy_since:
+                worker.error = TimeoutError(
+                    f"still busy {END_SECONDS:.0f} s after the end of the run"
+                )
         self._drop_failed()
-        self.names = []
+        self.workers = {}
 
-    def _add(self, name: str, call: Call) -> None:
-        busy = self.worker.busy
-        if busy and time.monotonic() - busy[1] > CALL_SECONDS:
-            self._drop(busy[0], TimeoutError(f"no answer for {CALL_SECONDS:.0f} s"))
-            self.worker = _Worker(self.run, self.worker)
+    def _call(self, call: Call) -> None:
+        for worker in self.workers.values():
+            if worker.busy_since and time.monotonic() - worker.busy_since > CALL_SECONDS:
+                worker.error = TimeoutError(f"no answer for {CALL_SECONDS:.0f} s")
         self._drop_failed()
-        if name in self.names:
-            self.worker.calls.put((name, call))
+        for worker in self.workers.values():
+            worker.calls.put(call)
 
     def _drop_failed(self) -> None:
-        for name, error in list(self.worker.failed.items()):
-            self._drop(name, error)
-
-    def _drop(self, name: str, error: BaseException) -> None:
-        if name in self.names:
-            self.names.remove(name)
+        for name, worker in list(self.workers.items()):
+            if worker.error is None:
+                continue
+            del self.workers[name]
             if not self.run.is_moved:  # otherwise the run reports the move itself
-                self.warn(f"log.trackers=[{name}] failed and is no longer used: {error!r}")
+                self.warn(f"log.trackers=[{name}] failed and is no longer used: {worker.error!r}")
 
 
 class _Worker:
-    """Thread that calls all trackers.
+    """Thread that opens and calls a tracker, until the tracker fails.
 
     Args:
-        run: Run in whose folder the trackers write.
-        hung: Worker that hangs in a tracker, or None. The new worker opens the other trackers again
-            and makes their waiting calls.
+        name: Name of the tracker in log.trackers.
+        run: Run in whose folder the tracker writes.
     """
 
-    def __init__(self, run: Run, hung: "_Worker | None" = None) -> None:
-        self.run = run
-        self.calls: queue.SimpleQueue[tuple[str, Call] | None] = queue.SimpleQueue()
-        self.failed: dict[str, BaseException] = {}
-        self.busy: tuple[str, float] | None = None  # the tracker that is called, and since when
+    def __init__(self, name: str, run: Run) -> None:
+        self.name, self.run = name, run
+        self.calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        self.busy_since = time.monotonic()  # when the current call began, 0 between calls
         rows = run.rows()  # read here, because reading in the thread would race with the next row
         self.first_step = rows[-1]["step"] + 1 if rows else 0
-        if hung and hung.busy:
-            self.failed = hung.failed | {hung.busy[0]: TimeoutError()}
-            with suppress(queue.Empty):
-                while True:
-                    self.calls.put(hung.calls.get_nowait())
-            hung.calls.put(None)
-        self.thread = threading.Thread(target=self._work, name="trackers", daemon=True)
+        self.thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self.thread.start()
 
     def end(self, seconds: float) -> None:
         """Wait until all calls are done, for at most `seconds`."""
         self.calls.put(None)
-        self.thread.join(seconds)
+        self.thread.join(max(0.0, seconds))
 
     def _work(self) -> None:
-        opened: dict[str, Any] = {}
-        while (named_call := self.calls.get()) is not None:
-            name, call = named_call
-            if name in self.failed or self.run.is_moved:
-                continue
-            self.busy = (name, time.monotonic())
-            try:
-                if name not in opened:
-                    opened[name] = _open(name, self.run, self.first_step)
-                call(opened[name])
-            except BaseException as error:  # a library may raise SystemExit if it cannot log in
-                self.failed[name] = error
-            self.busy = None
+        try:
+            tracker = _open(self.name, self.run, self.first_step)
+            self.busy_since = 0.0
+            while (call := self.calls.get()) is not None:
+                if not self.run.is_moved:
+                    self.busy_since = time.monotonic()
+                    call(tracker)
+                    self.busy_since = 0.0
+        except BaseException as error:  # a library may raise SystemExit if it cannot log in
+            self.error = error
+            self.busy_since = 0.0
 
 
 def check_installed(names: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
 """Figures of what a model has learned, checked by numbers against slow, plain implementations."""
 
 import io
-import sys
 from functools import partial
 
 import matplotlib.cbook
@@ -232,24 +231,6 @@ def test_few_dimensions_or_patches_have_no_colours(shape: tuple[int, int]) -> No
         projections.patch_colors(torch.rand(shape), torch.rand(1, *shape))
 
 
-def test_a_map_without_scikit_learn_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    with pytest.raises(UnavailableError, match=r"\.\[figures\]"):
-        projections.image_map(torch.rand(9, 4))
-
-
-def test_few_or_equal_images_have_no_map() -> None:
-    with pytest.raises(UnavailableError, match="8 images"):
-        projections.image_map(torch.randn(7, 4))
-    with pytest.raises(UnavailableError, match="the same for all images"):
-        projections.image_map(torch.ones(9, 4))
-    with pytest.raises(UnavailableError, match="at least 2 dimensions"):
-        projections.image_map(torch.arange(9.0)[:, None])
-    x_BD = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
-    first, second = projections.image_map(x_BD), projections.image_map(x_BD)
-    assert first.shape == (12, 2) and torch.equal(first, second)
-
-
 def test_distances_and_colours_take_the_first_images() -> None:
     """Of 5 batches of 2 images the first 5 images are two batches and a half."""
     batches = [Batch(torch.full((2, 3, 4, 4), i), *[torch.zeros(2)] * 3) for i in range(5)]
@@ -327,24 +308,17 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize("text", AWKWARD)
-def test_labels_and_classes_are_plain_text(text: str) -> None:
+def test_labels_are_plain_text(text: str) -> None:
     """No formula, and nothing that matplotlib hides or fails on."""
-    data = {
-        "tsne": np.zeros((2, 2)),
-        "label": np.array([0, 1]),
-        "classes": np.array([text, "other"]),
-        "pool": np.array("token"),
-    }
-    figure = collection.FIGURES["image_map"].draw([(text, data)])
-    shown = [figure.axes[0].get_title(), *(one.get_text() for one in figure.legends[0].texts)]
-    assert not any(matplotlib.cbook.is_math_text(one) for one in shown)
-    for one in shown[:2]:
-        plain = one.replace(r"\$", "$").partition("\n")[0].replace("\ufffd", "\u202e")
-        assert len(plain.strip()) > 3
-        assert plain.strip() == text[: len(plain.strip())]
+    data = {"components": np.zeros((9, 4, 4, 3)), "variance": np.full(9, 0.1)}
+    figure = collection.FIGURES["filters"].draw([(text, data)])
+    title = figure.axes[0].get_title()
+    assert not matplotlib.cbook.is_math_text(title)
+    plain = title.replace(r"\$", "$").partition("\n")[0].replace("\ufffd", "\u202e").strip()
+    assert len(plain) > 3 and plain == text[: len(plain)]
     group = drawing.PanelGroup(text, {"one": np.zeros((1, 8, 8, 3), np.uint8)}, note=text)
     for draw in (
-        partial(collection.FIGURES["image_map"].draw, [(text, data)]),
+        partial(collection.FIGURES["filters"].draw, [(text, data)]),
         partial(drawing.panels, [group], text),
     ):
         for first in drawing.render(draw).values():
@@ -384,11 +358,6 @@ def test_no_figure_has_a_ground_of_its_own(name: str) -> None:
             "pool": pool,
         },
         "feature_map": {"images": shown_BHWC, "colors": shown_BHWC, "variance": np.full(3, 0.1)},
-        "image_map": {
-            "tsne": np.eye(2),
-            "label": np.array([0, 1]),
-            "classes": np.array(["a", "b"]),
-        },
         "reconstruction": {
             "panels": np.full((2, 4, 8, 8, 3), 90, np.uint8),
             "error": np.full((2, 8, 8), np.nan),
@@ -433,20 +402,3 @@ def test_figures_are_of_one_width(heads: int) -> None:
     assert [text.get_text() for text in axis.get_xticklabels()] == ["input", "features"] * 4
     height, width, _ = axis.images[0].get_array().shape
     assert (height, width) == (2 * 96 + 6, 8 * 96 + 7 * 6), "five images in two rows of four"
-
-
-@pytest.mark.parametrize("encoders", [1, 2])
-def test_a_legend_fits_the_figure(encoders: int) -> None:
-    arrays = {
-        "tsne": np.random.default_rng(0).random((20, 2)),
-        "label": np.arange(20) % 10,
-        "classes": np.array([f"automobile {number}" for number in range(10)]),
-    }
-    data = [(f"run {number}", arrays) for number in range(encoders)]
-    figure = collection.FIGURES["image_map"].draw(data)
-    drawn = FigureCanvasAgg(figure)
-    drawn.draw()
-    (legend,) = figure.legends
-    box = legend.get_window_extent()
-    width, _ = drawn.get_width_height()
-    assert box.x0 >= 0 and box.x1 <= width

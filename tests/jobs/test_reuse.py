@@ -143,7 +143,7 @@ def test_figures_of_another_network_are_not_mixed_into_a_folder(
     draw_figures.main([*own, "figures=filters"])
     change(export, to_token)
     with pytest.raises(UserError, match=r"pool.*another name="):
-        draw_figures.main([*own, "figures=image_map"])
+        draw_figures.main([*own, "figures=positions"])
 
 
 def test_the_model_of_the_run_that_made_the_weights_is_part_of_their_identity(

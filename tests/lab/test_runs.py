@@ -4,12 +4,9 @@ import json
 import re
 import shutil
 import subprocess
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 import ssl_vit
 from helpers import arm_studies
@@ -21,7 +18,6 @@ from ssl_vit.lab.runs import index, listed
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import run_record
 from ssl_vit.recipe.names import RESERVED_NAMES
-from ssl_vit.runs import lock
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=1", "log.every=1")
 
@@ -227,78 +223,6 @@ def test_in_python_the_runs_are_a_frame_and_in_a_notebook_a_table(runs: Path) ->
     assert names(ssl_vit.list_runs(runs, best="loss").groups) == [["first", SECOND]]
     replace(copied(runs, "third"), "seed: 0", "seed: 1")
     assert [*ssl_vit.list_runs(runs, sort="name").frame["seed"]] == [0, 0, 1]
-
-
-def test_a_cleaned_run_reports_and_initialises(
-    finished: Path, one: Path, capsys: pytest.CaptureFixture
-) -> None:
-    folder = one / "first"
-    size = sum(listed.disk_use(path) for path in (folder / "checkpoints").iterdir())
-    report_tool.main([str(folder), "--json"])
-    before = capsys.readouterr().out.splitlines()[-1]
-    (done,) = record(capsys, str(one), "clean=checkpoints")["clean"]
-    assert (done["name"], done["checkpoints"], done["bytes"]) == ("first", 2, size)
-    assert list((folder / "checkpoints").iterdir()) == []
-    report_tool.main([str(folder), "--json"])
-    assert capsys.readouterr().out.splitlines()[-1] == before
-    weights = ssl_vit.load_encoder(folder).state_dict()
-    known = ssl_vit.load_encoder(finished).state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in known.items())
-    again = ssl_vit.pretrain([*OPTIONS, f"out={one}", "name=first"]).content()
-    assert again == {"folder": str(folder), **content(folder / "result.json")}
-    assert record(capsys, str(one), "clean=checkpoints")["clean"] == []
-
-
-def spoil(kind: str, folder: Path) -> None:
-    if kind == "unfinished":
-        (folder / "result.json").unlink()
-    elif kind == "export":
-        (folder / "export" / "config.json").write_text("{")
-    elif kind == "weights":
-        path = folder / "export" / "model.safetensors"
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
-    elif kind == "not finite":
-        path = folder / "export" / "model.safetensors"
-        tensors = load_file(path)
-        next(iter(tensors.values())).flatten()[0] = float("nan")
-        save_file(tensors, path)
-    elif kind == "heads":
-        (folder / "export" / "heads.safetensors").unlink()
-    elif kind == "link":  # to the checkpoints of a run that may need them
-        (folder / "checkpoints").rename(folder.parent.parent / "theirs")
-        (folder / "checkpoints").symlink_to(folder.parent.parent / "theirs")
-    elif kind == "pending":
-        (folder / "hub" / "step-000000001").mkdir(parents=True)
-        replace(folder, "repo: null", "repo: a/b")
-        branches = {"main": {"stamp": "other", "commit": "1"}}
-        (folder / "hub.json").write_text(json.dumps({"repo": "a/b", "branches": branches}))
-
-
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        ("unfinished", "the run has not finished"),
-        ("export", "export/config.json is missing or damaged"),
-        ("weights", "another SHA-256"),
-        ("not finite", "the export has weights that are not finite"),
-        ("heads", "No such file"),
-        ("link", "checkpoints is a link"),
-        ("pending", "not complete: step-000000001, main"),
-        ("locked", "this process"),
-    ],
-)
-def test_what_may_be_needed_is_kept(
-    kind: str, says: str, runs: Path, capsys: pytest.CaptureFixture
-) -> None:
-    folder = runs / "first"
-    spoil(kind, folder)
-    before = [*folder.rglob("*")]
-    with lock.hold(folder, "other") if kind == "locked" else nullcontext():
-        done = record(capsys, str(runs), "clean=checkpoints")
-    (kept,) = [one for one in done["clean"] if one["kept"]]
-    assert kept["name"] == "first" and says in kept["kept"]
-    assert {*folder.rglob("*")} - {folder / "lock"} == {*before} - {folder / "lock"}
-    assert not any((runs / SECOND / "checkpoints").iterdir())
 
 
 WRONG = {

@@ -23,7 +23,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.lab import compare, results
 from ssl_vit.lab.study import record, request, tool
 from ssl_vit.lab.study.launch import LaunchOutcome, best_values
-from ssl_vit.lab.study.options import LAUNCHERS
+from ssl_vit.lab.study.options import LAUNCHERS, LauncherEntry
 from ssl_vit.lab.study.request import StudyRequest
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.given import Arguments, from_words, python_arguments
@@ -62,7 +62,7 @@ NAMES = ["pretrain-mpp-0", *TRIES, "final-mpp-0", "frozen-mpp-0"]
 @pytest.fixture(autouse=True)
 def serial(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the tasks that were run."""
-    monkeypatch.setitem(LAUNCHERS, "local", "helpers.serial_launcher:Serial")
+    monkeypatch.setitem(LAUNCHERS, "local", LauncherEntry("helpers.serial_launcher:Serial", True))
     monkeypatch.setattr(Serial, "started", [])
     return Serial.started
 
@@ -79,7 +79,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny study, run to its end."""
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(LAUNCHERS, "local", "helpers.serial_launcher:Serial")
+        patch.setitem(LAUNCHERS, "local", LauncherEntry("helpers.serial_launcher:Serial", True))
         outcome = tool.study(Arguments(written(folder, STUDY)))
     assert outcome.failed == {} and sorted(outcome.finished) == sorted(NAMES)
     return folder

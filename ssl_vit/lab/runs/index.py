@@ -1,7 +1,6 @@
 """Write the page about all runs of a folder, without importing torch.
 
-The page lists the folder's studies, and shows comparable runs in one table with their curves in one
-chart.
+The page lists the folder's studies, and shows comparable runs in one table.
 """
 
 import os
@@ -11,8 +10,8 @@ from pathlib import Path
 
 from ...formatting import format_count
 from ...metrics import FRESH, in_order, metric_label
-from ...pages import blocks, curves, run_page
-from ...pages.blocks import Block, Cell, Chart, Section, Table, Text
+from ...pages import blocks, run_page
+from ...pages.blocks import Block, Cell, Section, Table, Text
 from ...pages.run_page import INDEX, PAGE, REFRESH
 from ...pages.run_record import RunRecord, read_run
 from ...runs.files import write_atomically
@@ -21,9 +20,6 @@ from ..study.record import StudyRecord
 from . import listed, search
 from .listed import CAUTION, COLUMNS, COMPARES, ListedRun, count_states, list_run, page_columns
 
-CHARTED = 8  # most runs in one chart (the newest runs): a chart has eight colours
-POINTS = 120_000  # points of all curves in a page, about 1 MB
-FEWEST = 20  # fewest points of a curve, however many curves a page has
 Studies = Mapping[Path, StudyRecord]
 
 
@@ -168,12 +164,7 @@ def _groups(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
         return run.ended.timestamp() if run.ended else 0
 
     groups = listed.groups(sorted(runs, key=ended, reverse=True))
-    # all curves of the page share the points
-    most_points = max(FEWEST, POINTS // max(1, CHARTED * len(groups)))
-    return [
-        Section(_title(group[0]), [*_table(folder, group), *_charts(group, most_points)])
-        for group in groups
-    ]
+    return [Section(_title(group[0]), _table(folder, group)) for group in groups]
 
 
 def _title(run: ListedRun) -> str:
@@ -192,24 +183,3 @@ def _table(folder: Path, runs: Sequence[ListedRun]) -> list[Block]:
     if not shared:
         return [table]
     return [Text("; ".join(f"{name}: {value}" for name, value in shared.items())), table]
-
-
-def _charts(runs: Sequence[ListedRun], most: int) -> list[Block]:
-    """Return a chart for each metric of the table, with the curves of the newest runs.
-
-    Args:
-        runs: Runs, the newest first.
-        most: Most points of a curve.
-    """
-    charts: list[Block] = []
-    names = {name for run in runs for name in run.record.rows.curves}
-    for metric in curves.table_metrics(names):
-        lines = []
-        for run in [run for run in runs if metric in run.record.rows.curves][:CHARTED]:
-            curve = curves.thin_curve(run.record.rows.curves[metric], most)
-            lines.append(curves.line(run.name, curve))
-        if any(len(line.steps) > 1 for line in lines):
-            charts.append(Chart(curves.metric_title(metric), lines))
-    if charts and len(runs) > CHARTED:
-        charts.append(Text(f"The charts show the newest {CHARTED} runs that have a curve."))
-    return charts

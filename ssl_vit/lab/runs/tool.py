@@ -1,4 +1,4 @@
-"""Run the runs tool, which lists or ranks the runs of a folder or removes checkpoints.
+"""Run the runs tool, which lists or ranks the runs of a folder.
 
 The module does not import torch.
 """
@@ -16,8 +16,7 @@ from ...recipe.tool import parse
 from ...runs import notebook
 from ...stats import as_json
 from ..options import RunsOptions, show
-from . import checkpoints, listed, search
-from .checkpoints import CleanedRun
+from . import listed, search
 from .listed import ListedRun, RankedGroup
 
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ class RunTable:
         runs: Runs in the order of `sort=`. A run has `name`, `state`, `value(METRIC)`, `disk` in
             bytes, and a `record` with the recipe's `values`, the `result` and the `rows`.
         lines: Lines that the command line prints, below the table of runs if there is a table.
-        rows: Texts of the table, the heading first. Empty with `best=` or `clean=`.
+        rows: Texts of the table, the heading first. Empty with `best=`.
         groups: With `best=`, groups of comparable `runs`, the best first, and the `facts` that all
             runs of a group share.
-        record: Content that `--json` prints with `best=` or `clean=`.
+        record: Content that `--json` prints with `best=`.
         frame: Runs as a pandas table, with name, state, a column for each metric of the model, and
             a column for each option that differs between the runs. The pages of the runs show the
             baselines of the metrics.
@@ -81,7 +80,7 @@ class RunTable:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the runs in and below a folder, or remove checkpoints with `clean=checkpoints`.
+    """Print the runs in and below a folder.
 
     Raises:
         UserError: An option is wrong, or there are no runs.
@@ -91,7 +90,7 @@ def main(arguments: list[str]) -> None:
 
 
 def table(options: RunsOptions) -> RunTable:
-    """List, rank or clean the runs in and below a folder.
+    """List or rank the runs in and below a folder.
 
     Raises:
         UserError: An option is wrong, or there are no runs.
@@ -100,8 +99,6 @@ def table(options: RunsOptions) -> RunTable:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder. Name a folder that contains runs.")
     runs = [listed.list_run(folder, read_run(path)) for path in search.find_runs(folder).runs]
-    if options.clean is not None:
-        return _clean(runs)
     if options.best is not None:
         return _rank(options.best, runs)
     return _list(options.sort, runs)
@@ -204,21 +201,3 @@ def _ranking_lines(
             yield f"left out    {text_line(run.name)}: {text_line(reason)}"
     if any(len(group.runs) > 1 for group in groups):
         yield from ("", listed.CAUTION)
-
-
-def _clean(runs: list[ListedRun]) -> RunTable:
-    """Remove the checkpoints that no run needs any more, and describe what was removed."""
-    cleaned = [result for result in map(checkpoints.clean, runs) if result]
-    removed = [result for result in cleaned if not result.kept]
-    freed = sum(result.bytes for result in removed)
-    total = f"freed       {format_bytes(freed)} from {format_count(len(removed), 'runs')}"
-    record = {"bytes": freed, "clean": [result._asdict() for result in cleaned]}
-    return RunTable(runs, [*map(_cleaned_line, cleaned), total], record=record)
-
-
-def _cleaned_line(cleaned: CleanedRun) -> str:
-    name, disk_use = text_line(cleaned.name), format_bytes(cleaned.bytes)
-    count = format_count(cleaned.checkpoints, "checkpoints")
-    if cleaned.kept:
-        return f"kept        {name}: {count}, {disk_use}: {text_line(cleaned.kept)}"
-    return f"removed     {name}: {count}, {disk_use}"

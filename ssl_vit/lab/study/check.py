@@ -18,6 +18,7 @@ from ...metrics import (
     all_metrics,
     find_metric,
     has_direction,
+    is_frozen_metric,
     use_plugin_rows,
 )
 from ...recipe.check import check_place
@@ -25,7 +26,6 @@ from ...recipe.declaration import predicts_labels
 from ...recipe.init_source import SCRATCH
 from ...recipe.keys import Values
 from ...recipe.parsing import exists
-from ...recipe.probe import MEASURES, SEGMENTATION, TOKENS
 from ...recipe.schema import Recipe, all_keys, sources
 from ...runs.identity import check_trunk, options_to_keep
 from ..images import few_image_lines
@@ -178,7 +178,8 @@ def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe)
 def _check_known(key: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
     """Check a metric as `_check_measured` does, with the metrics of the recipe's plugin."""
     name, rows = measure.rpartition("/")[2], all_metrics()
-    suggested = _probed(recipe) if tool == "evaluate" else _online(recipe)
+    probe = recipe.probe
+    suggested = probe.metrics_of(probe.measures) if tool == "evaluate" else _online(recipe)
     # also allowed: metrics by which no report compares runs
     allowed = [row.name for row in rows if not row.compared]
     if tool == "finetune":  # probes during fine-tuning have names that begin with probe_
@@ -199,25 +200,13 @@ def _check_known(key: str, measure: str, run: str, tool: str, recipe: Recipe) ->
 
 def _is_probed(row: Metric) -> bool:
     """Return whether only probes measure the metric."""
-    probes = {*MEASURES} - {"top1"}
-    return row.unit == PIXEL_SHARE or row.name.removesuffix("_*") in probes
-
-
-def _probed(recipe: Recipe) -> list[str]:
-    """Return the metrics that an evaluation of the frozen encoder measures."""
-    of_measures = {
-        "few_shot": [f"few_shot_{shots}" for shots in recipe.probe.shots],
-        "top1": ["top1", "top5", "real"],
-        SEGMENTATION: ["miou", "pixel_accuracy"],
-    }
-    measures = recipe.probe.measures
-    return [name for measure in measures for name in of_measures.get(measure, [measure])]
+    return row.unit == PIXEL_SHARE or is_frozen_metric(row.name)
 
 
 def _online(recipe: Recipe) -> list[str]:
     """Return the probe metrics in the result.json of a training run."""
     if recipe.probe.every:
-        return [PROBED + measure for measure in _probed(recipe)]
+        return [PROBED + name for name in recipe.probe.metrics_of(recipe.probe.measures)]
     has_knn = recipe.eval.knn and not predicts_labels(recipe.objective)
     return [f"{PROBED}knn"] if has_knn else []
 
@@ -304,7 +293,8 @@ def describe_absent_data(resolved: Recipes) -> list[str]:
 def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
     """Return how an evaluation pools features, or an empty text without pooling or if unknown."""
     probe, origin = resolved[task.name].probe, _source_task(task, tasks)
-    if task.tool != "evaluate" or probe.feature == "hidden" or {*probe.measures} <= TOKENS:
+    pools = probe.measures_that_read("feature", "head")
+    if task.tool != "evaluate" or probe.feature == "hidden" or not pools:
         return ""
     if probe.pool:
         return probe.pool

@@ -1,6 +1,6 @@
 """Define the options of the study tool with help texts, without importing torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from ...recipe.keys import NamedChoice, key
 from ...recipe.names import NewFolder
@@ -11,8 +11,26 @@ from ...recipe.tools import Number, flag, out
 WORTH = "study/worth"
 RELEASED = "released"  # the option and the arm of a released encoder, in recipe=study/worth
 WORTH_TITLE = "Does pre-training help on your own images? The option hours= limits the time"
-# {launcher=: MODULE:CLASS, a launch.Launcher}
-LAUNCHERS = {"local": ".local:Local", "slurm": ".slurm:Slurm", "ray": ".ray:Ray"}
+
+
+class LauncherEntry(NamedTuple):
+    """Launcher that `launcher=` can choose.
+
+    Attributes:
+        code: MODULE:CLASS of a class with the methods of `launch.Launcher`.
+        runs_here: Whether all tasks run on this machine. Such a launcher keeps to hours=, and the
+            speed that a study measures here is the speed of the tasks.
+    """
+
+    code: str
+    runs_here: bool = False
+
+
+LAUNCHERS = {
+    "local": LauncherEntry("ssl_vit.lab.study.local:Local", runs_here=True),
+    "slurm": LauncherEntry("ssl_vit.lab.study.slurm:Slurm"),
+    "ray": LauncherEntry("ssl_vit.lab.study.ray:Ray"),
+}
 
 
 class StudyOptions(ToolOptions):

@@ -15,7 +15,7 @@ from ...recipe.tool import option_name, parse
 from ...recipe.words import NULLS, PRESETS, check_keys
 from . import check, read, sweep, worth
 from .hours import HoursPlan
-from .options import RELEASED, StudyOptions
+from .options import LAUNCHERS, RELEASED, StudyOptions
 from .task_options import study_keys
 from .tasks import Tasks, plan_tasks, warn_about_other_tries, without_missing
 
@@ -111,7 +111,7 @@ def parse_request(
         plugin=given.values.get("plugin"),
         cautions=lines,
         opening=planned.lines if planned else [],
-        hours=planned.plan if planned and study_options.launcher == "local" else None,
+        hours=planned.plan if planned and LAUNCHERS[study_options.launcher].runs_here else None,
     )
 
 
@@ -221,7 +221,7 @@ def _plan_worth(
     values = unread.read().values | released
     planned = worth.build(values, options, Path(options.out) / name, may_time)
     parallel = options.parallel
-    if options.launcher != "local":
+    if not LAUNCHERS[options.launcher].runs_here:
         planned.lines.append(
             "planned     with the speed of this machine and"
             f" {format_count(planned.parallel, 'tasks')} at once. The machines of"

@@ -1,13 +1,13 @@
 """Run the study tool, which starts a study's tasks with a launcher or estimates the cost."""
 
 import os
+import pkgutil
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +120,8 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
         KeyboardInterrupt: The study was stopped. Every task that it ran has ended.
     """
     request = parse_request(arguments, content)
-    module, kind = LAUNCHERS[request.tool_options.launcher].split(":")
-    launcher: launch.Launcher = getattr(import_module(module, __package__), kind)()
+    code = LAUNCHERS[request.tool_options.launcher].code
+    launcher: launch.Launcher = pkgutil.resolve_name(code)()
     dry = request.tool_options.dry
     if not dry:
         launcher.check(_job(request, request.tasks))

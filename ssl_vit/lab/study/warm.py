@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ...formatting import PACKAGE, PROGRAM, process_environment
+from ...metrics import MEASURES
 
 PR_SET_PDEATHSIG = 1
 # Status of a task that ended because its warm process ended, or that could not be forked. A real
@@ -243,7 +244,8 @@ def module_names() -> list[str]:
     """Return the modules that a warm process imports."""
     objectives = importlib.import_module(f"{PACKAGE.name}.objectives")
     modules = pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}.")
-    return [*MODULES, *(module.name for module in modules)]
+    of_probes = {measure.code.partition(":")[0] for measure in MEASURES.values() if measure.code}
+    return [*MODULES, *sorted(of_probes), *(module.name for module in modules)]
 
 
 def import_all() -> str | None:

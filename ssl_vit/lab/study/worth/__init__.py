@@ -32,7 +32,7 @@ from ....runs.lock import is_held
 from .. import hours as budget
 from ..launch import RESULT
 from ..local import usable_gpus
-from ..options import StudyOptions
+from ..options import LAUNCHERS, StudyOptions
 from ..record import lock
 from .calibration import Timer, calibrate
 from .content import order_groups, study_file
@@ -175,7 +175,7 @@ def _plan(
         UserError: See `build`.
     """
     began = time.perf_counter()
-    here = options.launcher == "local"
+    here = LAUNCHERS[options.launcher].runs_here
     # on a cluster each task has a machine, or a part of a machine, of its own
     parallel = options.parallel if here else 1
     with Timer() as timer:
