@@ -8,7 +8,7 @@ import jinja2
 
 from .. import formatting, hub_files
 from ..metrics import LOSS, SHARE, find_metric, is_model_metric, use_plugin_rows
-from ..pages import figure_blocks, metric_tables
+from ..pages import figure_blocks, metric_tables, run_verdict
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
 from ..recipe.images import Data
@@ -69,6 +69,7 @@ def _write(run: Run, export: Path, step: int | None) -> str:
         result=result,
         facts=run_environment,
         tables=metric_tables,
+        run_verdict=run_verdict,
         few_images=formatting.few_images(
             measured_on, describe_held_out_choices(recipe), group=recipe.data.group
         ),

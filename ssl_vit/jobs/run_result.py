@@ -7,15 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..formatting import (
-    copies_text,
-    format_count,
-    format_duration,
-    format_held_out,
-    format_image_count,
-)
-from ..metrics import PROBED, format_metrics, use_plugin_rows
-from ..pages import metric_tables, run_page
+from ..formatting import format_count, format_duration, format_held_out
+from ..metrics import use_plugin_rows
+from ..pages import metric_tables, run_page, run_verdict
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
 from ..recipe.records.run import Result
@@ -64,8 +58,8 @@ class RunResult(Result):
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command line prints.
 
-        The lines give the folder, the duration, the measurements next to the baselines, and what
-        these measurements say and do not say.
+        The lines give the folder, the duration, tables of the measurements and the baselines, at
+        most one sentence about their meaning, and the next step.
         """
         with use_plugin_rows(read_run(self.folder).environment.plugin_rows):
             yield from list(self._lines())
@@ -81,32 +75,23 @@ class RunResult(Result):
             parts.append(f"(step {self.trunk.step:,} by run {self.trunk.run})")
         parts.append(f"in {format_duration(self.seconds)}, {self.finished}: {place}")
         yield f"finished    {' '.join(parts)}{self._describe_best_step()}"
-        if self.steps:
-            yield from self._training_lines()
         readings = metric_tables.read_metrics(self.metrics, self.measured_on)
-        for reading in readings:
-            # `_training_lines` has printed the other metrics of a training run
-            if not self.steps or reading.name.startswith(PROBED):
-                yield f"{reading.row.words:<11} {metric_tables.comparison_text(reading)}"
+        for title, table in metric_tables.tables(readings):
+            yield from metric_tables.text_lines(title, table)
         if recipe.fine_tunes:
-            comparison = scratch.compare_with_scratch(self.folder, recipe, self)
-            command = self._comparison_command(recipe)
-            if command:
-                comparison = f"{comparison}. To measure this, type {command}"
-            yield f"scratch     {comparison}"
-        if self.not_compared:
-            command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
-            yield (
-                "features    not compared with fresh weights. "
-                f"To compare on images with labels, type {command}"
-            )
+            compared = scratch.scratch_table(self.folder, recipe, self)
+            hint = "" if compared else scratch.other_pooling(self.folder, recipe)
+            if compared:
+                yield from metric_tables.text_lines("scratch", compared)
+            if hint:
+                yield f"scratch     {hint}"
         yield from self._seen_lines()
-        if recipe.fine_tunes:
-            verdict = metric_tables.classifier_verdict(readings)
-            if verdict:
-                yield f"verdict     {verdict}"
-        else:
-            yield from self._verdict_lines(recipe, metric_tables.verdict(readings))
+        verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared)
+        if verdict:
+            yield f"verdict     {verdict}"
+        next_step = self._next_step(recipe)
+        if next_step:
+            yield f"next        {next_step}"
 
     @property
     def _labelled(self) -> bool:
@@ -122,37 +107,6 @@ class RunResult(Result):
             f"{format_held_out(self.measured_on)})"
         )
 
-    def _training_lines(self) -> Iterator[str]:
-        """Yield a line for each split, with the objective's metrics next to the best baselines.
-
-        Metrics of probes are left out.
-        """
-        values_by_split: dict[str, dict[str, float]] = {}
-        for name, entry in self.metrics.items():
-            values = values_by_split.setdefault(entry.split, {})
-            if not name.startswith(PROBED) and not metric_tables.probe_prefix(name):
-                values[name] = entry.value
-        # {split: (readable images, text about copies)}, from the metric with the most images
-        images_by_split: dict[str, tuple[int, str]] = {}
-        for reading in metric_tables.read_metrics(self.metrics, self.measured_on):
-            images = reading.images, copies_text(self.metrics[reading.name].copies)
-            most = images_by_split.get(reading.split, (0, ""))
-            images_by_split[reading.split] = max(images, most)
-        for split, values in values_by_split.items():
-            title = "held out" if split == "validation" else split
-            number, copies = images_by_split.get(split, (0, ""))
-            n = f" (n = {format_image_count(number)}{copies})" if number else ""
-            interval = self._test_interval() if split == "test" else ""
-            yield f"{title:<11} {format_metrics(values, values)}{n}{interval}"
-
-    def _test_interval(self) -> str:
-        """Return ", 95% interval of top1 70.1% to 75.3%" for the first test metric that has one."""
-        for reading in metric_tables.read_metrics(self.metrics, self.measured_on):
-            if reading.split == "test" and reading.interval:
-                low, high = reading.interval
-                return f", 95% interval of {reading.name} {low:.1%} to {high:.1%}"
-        return ""
-
     def _seen_lines(self) -> Iterator[str]:
         """Yield a line for each run that has trained on measured images, or may have."""
         for seen_images in self.seen or ():
@@ -162,44 +116,29 @@ class RunResult(Result):
             elif any(seen_images.images.values()) or seen_images.unknown:
                 yield f"seen        {seen_text.sentence(seen_images)}"
 
-    def _verdict_lines(self, recipe: Recipe, verdict: str) -> Iterator[str]:
-        """Yield a line with what was measured about the features, and what was not.
+    def _next_step(self, recipe: Recipe) -> str:
+        """Return what to do next and the command, or an empty text.
 
         Args:
             recipe: Recipe of the run or evaluation.
-            verdict: What the measurements say. Empty: nothing.
         """
-        sentences = []
-        if verdict and self.not_compared:
-            sentences.append(f"The features were not compared: {self.not_compared}.")
-        if verdict:
-            sentences.append(verdict)
         parts = recipe.declared.trained(recipe)
-        has_learned_labels = recipe.trains and all(part.labels for part in parts)
-        has_pre_training = recipe.trains or not recipe.init_source.is_scratch
-        if has_pre_training and not has_learned_labels:
-            sentences.append("Fine-tuning was not compared with training from scratch.")
-            command = self._comparison_command(recipe)
-            if command:
-                sentences.append(f"To compare, type {command}")
-            else:
-                init = self.folder if recipe.trains else recipe.init
-                command = next_steps.fine_tuning(init, recipe)
-                sentences.append(f"To only fine-tune, type {command}")
-        if verdict:
-            yield f"verdict     {' '.join(sentences)}"
-        elif sentences:
-            yield " ".join(sentences)
-
-    def _comparison_command(self, recipe: Recipe) -> str:
-        """Return the command that measures whether this pre-training helps fine-tuning.
-
-        Empty if no such command exists, for example if the encoder was made elsewhere.
-        """
-        pre_training = scratch.find_pretraining(recipe)
-        if not pre_training:
+        if recipe.trains and not recipe.fine_tunes and all(part.labels for part in parts):
+            return ""  # supervised pre-training
+        if not recipe.trains and recipe.init_source.is_scratch:
             return ""
-        return next_steps.worth_command(pre_training, recipe if self._labelled else None)
+        pre_training = scratch.find_pretraining(recipe)
+        if pre_training:
+            command = next_steps.worth_command(pre_training, recipe if self._labelled else None)
+            if command:
+                return f"To measure whether pre-training helps: {command}"
+        if recipe.fine_tunes:
+            return f"To train from scratch: {next_steps.from_scratch(self.folder)}"
+        if self.not_compared:
+            command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
+            return f"To measure the features on images with labels: {command}"
+        init = self.folder if recipe.trains else recipe.init
+        return f"To fine-tune the encoder: {next_steps.fine_tuning(init, recipe)}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

@@ -1,8 +1,8 @@
 """Compare a fine-tuned run with training from scratch, using runs in the same folder. No torch.
 
 A single run of each kind does not decide whether pre-training helps: training from scratch had no
-tries of hyperparameters and less compute. Both accuracies are therefore printed without a verdict.
-study/worth measures which is better.
+tries of hyperparameters and less compute. Both accuracies are therefore shown without a verdict,
+with the number of tries and the compute of each. study/worth measures which is better.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from ..formatting import format_exaflop
-from ..pages.metric_tables import NOT_KNOWN
+from ..pages.blocks import Table
+from ..pages.metric_tables import read_metrics, value_text
 from ..recipe import recipe_files, records
 from ..recipe.init_source import SCRATCH
 from ..recipe.keys import Values
 from ..recipe.load import POOL
 from ..recipe.records.run import Environment, Result
 from ..recipe.schema import Recipe, computed_values
-from ..runs import next_steps
 from ..runs.identity import differences, runs_before
 
 MEASURE = "top1"
@@ -44,19 +44,19 @@ class NearbyRun(NamedTuple):
     differ: set[str]
 
 
-def compare_with_scratch(folder: Path, recipe: Recipe, result: Result) -> str:
-    """Describe how a fine-tuned run compares with a run from scratch in the same folder of runs.
+def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
+    """Return a table of a fine-tuned run and a run from scratch in the same folder of runs.
 
-    The run from scratch must have the same length and images. The text gives for each of the two
-    runs the accuracy, the number of tries and the compute. Without such a run, the text says that
-    the comparison is not known. The text then names a run from scratch that differs only in POOL,
-    or the command that trains from scratch if no study can compare this pre-training. The text has
-    no final full stop.
+    The run from scratch must have the same length and images. The table has for each of the two
+    runs the accuracy, the number of tries of hyperparameters, and the compute.
 
     Args:
         folder: Folder of the fine-tuned run.
         recipe: Recipe of the fine-tuned run.
         result: Result of the fine-tuned run.
+
+    Returns:
+        The table, or None without such a run from scratch.
     """
     neighbours, images = list(_nearby_runs(folder, recipe)), _images(folder)
     from_scratch = [
@@ -67,61 +67,40 @@ def compare_with_scratch(folder: Path, recipe: Recipe, result: Result) -> str:
         and neighbour.images == images
         and MEASURE in neighbour.result.metrics
     ]
-    pre_training = find_pretraining(recipe)
     if not from_scratch or MEASURE not in result.metrics:
-        other_pooling = _other_pooling(neighbours, recipe)
-        if other_pooling:
-            return f"{NOT_KNOWN}. {other_pooling}"
-        if pre_training is None or pre_training.plugin:
-            command = next_steps.from_scratch(folder)
-            return f"{NOT_KNOWN}. To train from scratch, type {command}"
-        return NOT_KNOWN
+        return None
     # Prefer the run with the same seed
     nearest = min(
         from_scratch, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
     )
-    tuned_value = result.metrics[MEASURE].value
-    scratch_value = nearest.result.metrics[MEASURE].value
-    tuned_work, scratch_work = result.total_exaflop, nearest.result.total_exaflop
-    tuned_tries = _count_tries(neighbours, recipe.init)
-    scratch_tries = _count_tries(neighbours, SCRATCH)
-    tuning = "no tuning" if scratch_tries == 1 else f"{scratch_tries} tries"
-    has_less_compute = False
-    if scratch_work is not None and tuned_work is not None:
-        has_less_compute = scratch_work < tuned_work
-    if pre_training and has_less_compute:
-        reason = f"training from scratch had {tuning} and less compute"
-    else:
-        reason = (
-            f"training from scratch had {tuning}, and the compute of the two runs was not matched"
-        )
-    return (
-        f"{NOT_KNOWN}, because {reason}: {MEASURE} {scratch_value:.1%} from scratch "
-        f"({nearest.folder.name}: {_effort(scratch_tries, scratch_work)}), {tuned_value:.1%} "
-        f"fine-tuned ({_effort(tuned_tries, tuned_work)} including pre-training)"
-    )
+    rows = []
+    for name, init, shown in (
+        ("this run", recipe.init, result),
+        (f"from scratch, {nearest.folder.name}", SCRATCH, nearest.result),
+    ):
+        (reading,) = read_metrics({MEASURE: shown.metrics[MEASURE]}, shown.measured_on)
+        tries = _count_tries(neighbours, init)
+        work = format_exaflop(shown.total_exaflop, 2)
+        rows.append([name, value_text(reading), str(tries), work])
+    head = [reading.images_text, reading.row.words, "tries", "compute with pre-training"]
+    return Table(head, rows)
 
 
-def _effort(tries: int, exaflop: float | None) -> str:
-    """Return the number of tries and the compute as text."""
-    return f"{tries} {'try' if tries == 1 else 'tries'}, {format_exaflop(exaflop, 2)}"
-
-
-def _other_pooling(neighbours: Iterable[NearbyRun], recipe: Recipe) -> str:
+def other_pooling(folder: Path, recipe: Recipe) -> str:
     """Name a run from scratch that would be comparable if POOL had the same value, and the remedy.
 
-    The default of POOL may differ between training from scratch and fine-tuning. The text has no
-    final full stop, and is empty if there is no such run.
+    The default of POOL may differ between training from scratch and fine-tuning. The text is empty
+    if there is no such run.
 
     Args:
-        neighbours: Finished runs in the same folder of runs.
+        folder: Folder of a fine-tuned run.
         recipe: Recipe of the fine-tuned run.
     """
-    for run in neighbours:
+    for run in _nearby_runs(folder, recipe):
         if run.recipe.init == SCRATCH and run.differ - {"init", "seed"} == {POOL}:
             return (
-                f"Run {run.folder.name} from scratch has {POOL}={run.recipe.value(POOL)}. "
-                f"Train from scratch with {POOL}={recipe.value(POOL)}"
+                f"run {run.folder.name} from scratch has {POOL}={run.recipe.value(POOL)}. To"
+                f" compare, train from scratch with {POOL}={recipe.value(POOL)}"
             )
     return ""
 

@@ -1,27 +1,28 @@
-"""Show metrics and baselines as tables and sentences of pages and model cards. This module does not
-import torch.
+"""Show the metrics and baselines of a run as tables: on the terminal, on pages, in model cards and
+in notebooks. This module does not import torch.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..formatting import FEW_IMAGES, SPLIT_NAMES, copies_text
+from ..formatting import FEW_IMAGES, SPLIT_NAMES, copies_text, plain_table
 from ..metrics import (
+    COMMONEST,
     COMMONEST_CLASS,
     FRESH,
     PIXELS,
     PROBE_BASELINES,
-    PROBED,
     SHARE,
-    TESTED,
+    START,
     Metric,
     compared_with,
     find_baseline,
     find_metric,
     is_few_shot,
+    is_frozen_metric,
     is_model_metric,
-    measure_rank,
+    is_shown_otherwise,
     metric_label,
 )
 from ..recipe.records.run import Copies, Difference, Measured
@@ -30,24 +31,19 @@ from .blocks import Table
 
 Images = Mapping[str, int] | None  # {split: number of images measured}, as in result.json
 
-# Reasons why a difference may have no interval
-NO_VERDICT = "the images were used to choose or train the weights, lie in groups, or are too few"
-# Sentence about a fine-tuned run: a comparison with the commonest class says nothing about
-# pre-training.
-NOT_KNOWN = "whether pre-training helped is not known"
-WON, LOST, OPEN = "beats", "does not beat", "cannot be distinguished from"
-# for example by a loss, which is not recorded per image
-AHEAD = "is ahead (without an interval) of"
-FEW = "is measured on too few images to be compared with"
-NO_BETTER = f"no better than always naming {COMMONEST_CLASS}"
-FEATURES = {
-    WON: "By {measure}, the features of this encoder are better than untrained features.",
-    LOST: "By {measure}, the features of this encoder are worse than untrained features.",
-    OPEN: (
-        "By {measure}, the features of this encoder cannot be distinguished from untrained"
-        " features."
-    ),
+# Whether the model is better than a baseline
+WON, LOST, OPEN = "yes", "no", "not known"
+AHEAD = "yes, without an interval"  # for example by a loss, which is not recorded per image
+FEW = "too few images"
+# Heading of the column of each baseline that replaces the encoder
+COLUMNS = {
+    FRESH: "untrained",
+    START: "initial weights",
+    PIXELS: "pixels at 8 x 8",
+    COMMONEST: "commonest class",
 }
+WITH_DIFFERENCE = (FRESH, START)  # baselines whose difference is in the next column
+DIFFERENCE = "difference (95% CI)"
 
 
 class MetricReading(NamedTuple):
@@ -94,14 +90,14 @@ class BaselineComparison(NamedTuple):
         place: Key of PROBE_BASELINES if the baseline replaces the encoder; otherwise empty.
         value: Value of the baseline.
         difference: Paired difference, the reading minus the baseline; None if it was not measured.
-        verb: Whether the model beats the baseline, in words.
+        better: Whether the model is better than the baseline, in words.
     """
 
     label: str
     place: str
     value: float
     difference: Difference | None
-    verb: str
+    better: str
 
 
 def read_metrics(
@@ -146,9 +142,9 @@ def read_metrics(
         reading = by_name[metric]
         if math.isfinite(reading.value):
             label = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
-            place, verb = probe_prefix(name), _verdict_of(reading, entry)
+            place, better = probe_prefix(name), _is_better(reading, entry)
             reading.comparisons.append(
-                BaselineComparison(label, place, entry.value, entry.difference, verb)
+                BaselineComparison(label, place, entry.value, entry.difference, better)
             )
     return list(by_name.values())
 
@@ -173,8 +169,8 @@ def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
     return min(cases, (measured_on or {}).get(split, cases))
 
 
-def _verdict_of(reading: MetricReading, baseline: Measured) -> str:
-    """Return whether a metric beats a baseline: WON, LOST, OPEN, AHEAD or FEW.
+def _is_better(reading: MetricReading, baseline: Measured) -> str:
+    """Return whether a metric is better than a baseline: WON, LOST, OPEN, AHEAD or FEW.
 
     If the paired difference was measured, its interval decides, and an interval that includes zero
     gives OPEN. Otherwise the interval of the metric decides. Values that look the same on a page
@@ -204,113 +200,144 @@ def _verdict_of(reading: MetricReading, baseline: Measured) -> str:
     return AHEAD if interval is None else WON
 
 
-def results_table(readings: Sequence[MetricReading]) -> Table:
-    """Return a table of the model's metrics, without the baselines."""
-    rows = []
+class TitledTable(NamedTuple):
+    """Table about the encoder's features ("features") or about other results ("results")."""
+
+    title: str
+    table: Table
+
+
+def tables(readings: Sequence[MetricReading], page: bool = False) -> list[TitledTable]:
+    """Return the tables of a run: about the encoder's features, and about the training task.
+
+    A table has the metrics of a split that were measured on equally many images, which its first
+    heading names.
+
+    Args:
+        readings: Metrics of the run.
+        page: Whether values have the digits of a page instead of those of the terminal.
+    """
+    by_images: dict[tuple[bool, str], list[MetricReading]] = {}
+    names = {reading.name for reading in readings}
     for reading in readings:
-        value, interval = reading.row.text(reading.value, page=True), "-"
-        if reading.interval:
-            interval = f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
-        row = [metric_label(reading.name), value, interval, reading.split, reading.count_text]
+        is_shown = page or reading.comparisons or not is_shown_otherwise(reading.name, names)
+        if is_shown:
+            key = _is_of_encoder(reading), reading.images_text
+            by_images.setdefault(key, []).append(reading)
+    # the features first
+    in_order = sorted(by_images.items(), key=lambda item: not item[0][0])
+    return [
+        TitledTable("features", _features_table(group, page))
+        if of_encoder
+        else TitledTable("results", _task_table(group, page))
+        for (of_encoder, _), group in in_order
+    ]
+
+
+def _is_of_encoder(reading: MetricReading) -> bool:
+    """Return whether a metric tells something about the frozen features."""
+    has_place = any(baseline.place for baseline in reading.comparisons)
+    return has_place or is_frozen_metric(reading.name)
+
+
+def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
+    """Return a table with a row for each measure and a column for each network or baseline."""
+    by_place = [
+        {_place(baseline): baseline for baseline in reading.comparisons} for reading in readings
+    ]
+    places = [place for place in COLUMNS if any(place in baselines for baselines in by_place)]
+    head = [readings[0].images_text, "this encoder"]
+    for place in places:
+        head += [COLUMNS[place], DIFFERENCE] if place in WITH_DIFFERENCE else [COLUMNS[place]]
+    rows = []
+    for reading, baselines in zip(readings, by_place, strict=True):
+        row = [_measure_text(reading), value_text(reading, page)]
+        for place in places:
+            baseline = baselines.get(place)
+            row.append(reading.row.text(baseline.value, page) if baseline else "")
+            if place in WITH_DIFFERENCE:
+                row.append(_difference_text(reading, baseline, page) if baseline else "")
         rows.append(row)
-    return Table(["measure", "value", "95% interval", "split", "n"], rows)
-
-
-def baselines_table(readings: Sequence[MetricReading]) -> Table:
-    """Return a table with a row for each baseline and the metric that the baseline belongs to."""
-    rows = []
-    for reading in readings:
-        for baseline in reading.comparisons:
-            difference, interval = reading.value - baseline.value, "-"
-            text = f"{difference:+.4g}"
-            if reading.row.in_per_cent:
-                text = f"{100 * difference:+.2f} points"
-            if baseline.difference is not None:
-                low, high = 100 * baseline.difference.low, 100 * baseline.difference.high
-                interval = f"{low:+.2f} to {high:+.2f}"
-            values = [
-                reading.row.text(value, page=True) for value in (reading.value, baseline.value)
-            ]
-            label = metric_label(reading.name)
-            rows.append([baseline.label, text, interval, label, *values])
-    head = ["baseline", "difference", "95% interval", "measure", "model value", "baseline value"]
     return Table(head, rows)
 
 
-def comparison_text(reading: MetricReading) -> str:
-    """Describe a metric with its interval and its baselines.
-
-    For example, `76.5% (72.1% to 80.4%) of 400 test images; fresh weights 41.0%: +35.5 points
-    (+30.2 to +40.8)`.
-    """
-    interval = ""
-    if reading.interval:
-        interval = f" ({reading.interval.low:.1%} to {reading.interval.high:.1%})"
-    parts = [f"{reading.row.text(reading.value)}{interval} of {reading.images_text}"]
-    for baseline in reading.comparisons:
-        difference, points = baseline.difference, ""
-        if difference is not None:
-            low, high = 100 * difference.low, 100 * difference.high
-            points = f": {100 * difference.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
-        parts.append(f"{baseline.label} {reading.row.text(baseline.value)}{points}")
-    if reading.draws > 1:
-        parts.append(f"mean of {reading.draws} draws")
-    elif reading.draws:
-        parts.append("a single draw (the interval does not cover other draws)")
-    return "; ".join(parts)
+def _place(baseline: BaselineComparison) -> str:
+    """Return the key in COLUMNS of a baseline."""
+    is_commonest = baseline.label.endswith(COMMONEST_CLASS)
+    return baseline.place or (COMMONEST if is_commonest else "")
 
 
-def verdict(readings: Sequence[MetricReading]) -> str:
-    """Say in sentences how a model compares with its baselines.
-
-    A sentence each is about the features compared with fresh weights, about the training task, and
-    about a classifier. The text is empty if nothing was compared.
-    """
-    parts = (_features_verdict(readings), _task_verdict(readings), classifier_verdict(readings))
-    return " ".join(filter(None, parts))
-
-
-def _features_verdict(readings: Sequence[MetricReading]) -> str:
-    """Say whether the encoder's features are better than features of fresh weights.
-
-    The verdict uses the paired differences in the first measure (`metrics.measure_rank`), because
-    with several measures, each at 95%, one measure is soon beyond zero by chance. Further sentences
-    compare the features with always naming the commonest class, and with pixels. There is no
-    verdict if the measured images chose the weights. The text is empty if nothing was compared.
-    """
-    places = {
-        reading.name: {baseline.place for baseline in reading.comparisons} for reading in readings
-    }
-    probed = [reading for reading in readings if any(places[reading.name])]
-    if not probed:
-        return ""
-    # An encoder with fresh weights is compared with the commonest class only.
-    with_fresh = [reading for reading in probed if FRESH in places[reading.name]]
-    first = min(with_fresh or probed, key=lambda reading: measure_rank(reading.name))
-    measure, sentences = first.row.words, []
-    for baseline in first.comparisons:
-        if baseline.place != FRESH:
-            continue
-        if baseline.difference is None:
-            return f"There is no verdict on the features: {NO_VERDICT}."
-        # Untrained features below the commonest class are easily beaten, so a win over them is not
-        # reported.
-        if baseline.verb != WON or not is_no_better(first):
-            sentences.append(FEATURES[baseline.verb].format(measure=measure))
-    if is_no_better(first):
-        sentences.append(f"By {measure}, the features of this encoder are {NO_BETTER}.")
-    if not sentences:
-        return ""
-    verbs = set()
+def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
+    """Return a table with a row for each metric of the training task and each baseline."""
+    rows = []
     for reading in readings:
+        cells = [metric_label(reading.name), value_text(reading, page)]
         for baseline in reading.comparisons:
-            if baseline.place == PIXELS and baseline.difference:
-                verbs.add(baseline.verb)
-    if LOST in verbs:
-        sentences.append("By k-NN, the pixels at 8 x 8 are better than the features.")
-    elif OPEN in verbs:
-        sentences.append("By k-NN, the features cannot be distinguished from the pixels at 8 x 8.")
-    return " ".join(sentences)
+            value = reading.row.text(baseline.value, page)
+            rows.append([*cells, f"{value} ({baseline.label})", baseline.better])
+        if not reading.comparisons:
+            rows.append([*cells, "", ""])
+    head = [readings[0].images_text, "this run", "baseline", "better than the baseline"]
+    return Table(head, rows)
+
+
+def _measure_text(reading: MetricReading) -> str:
+    """Return the name of a measure and, for few-shot, the number of draws of images."""
+    label, plural = metric_label(reading.name), "s" if reading.draws > 1 else ""
+    return f"{label} ({reading.draws} draw{plural})" if reading.draws else label
+
+
+def value_text(reading: MetricReading, page: bool = False) -> str:
+    """Return the value of a metric with its interval: "10.4% (8.0 to 13.4)"."""
+    value, digits = reading.row.text(reading.value, page), 2 if page else 1
+    if not reading.interval:
+        return value
+    low, high = 100 * reading.interval.low, 100 * reading.interval.high
+    return f"{value} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _difference_text(reading: MetricReading, baseline: BaselineComparison, page: bool) -> str:
+    """Return the metric minus the baseline, with the interval of paired results if measured."""
+    difference, digits = baseline.difference, 2 if page else 1
+    if difference is None:
+        value = reading.value - baseline.value
+        return f"{100 * value:+.{digits}f}" if reading.row.in_per_cent else f"{value:+.4g}"
+    mean, low, high = 100 * difference.mean, 100 * difference.low, 100 * difference.high
+    return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def differences_table(readings: Sequence[MetricReading]) -> Table:
+    """Return a table of all paired differences from a baseline that `tables` leaves out."""
+    rows = [
+        [_measure_text(reading), baseline.label, _difference_text(reading, baseline, page=True)]
+        for reading in readings
+        for baseline in reading.comparisons
+        if baseline.difference and baseline.place not in WITH_DIFFERENCE
+    ]
+    return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
+
+
+def text_lines(title: str, table: Table) -> list[str]:
+    """Return the lines of a table for the terminal, with a title in front of the first line."""
+    cells = [[str(cell) for cell in row] for row in table.rows]
+    lines = plain_table(list(table.head), cells)
+    return [f"{title:<11} {lines[0]}", *(f"{'':<11} {line}" for line in lines[1:])]
+
+
+def value_with_fresh(reading: MetricReading) -> str:
+    """Describe a metric and the difference from untrained weights in a cell of a list.
+
+    For example: "76.5% (72.1 to 80.4), n = 400, untrained 41.0%: +35.5 (+30.2 to +40.8)".
+    """
+    parts = [value_text(reading)]
+    if reading.images:
+        parts.append(f"n = {reading.count_text}")
+    for baseline in reading.comparisons:
+        if baseline.place == FRESH:
+            value = reading.row.text(baseline.value)
+            difference = _difference_text(reading, baseline, page=False)
+            parts.append(f"{COLUMNS[FRESH]} {value}: {difference}")
+    return ", ".join(parts)
 
 
 def is_no_better(reading: MetricReading) -> bool:
@@ -319,46 +346,9 @@ def is_no_better(reading: MetricReading) -> bool:
     The interval of the measured difference then includes zero or lies below zero.
     """
     return any(
-        baseline.label.endswith(COMMONEST_CLASS) and baseline.verb in (OPEN, LOST)
+        baseline.label.endswith(COMMONEST_CLASS) and baseline.better in (OPEN, LOST)
         for baseline in reading.comparisons
     )
-
-
-def classifier_verdict(readings: Sequence[MetricReading]) -> str:
-    """Return a sentence if a classifier is no better than always naming the commonest class.
-
-    Only the accuracy on test images counts. Otherwise the text is empty.
-    """
-    for reading in readings:
-        if reading.name == TESTED[0] and is_no_better(reading):
-            return f"{reading.row.words} is {NO_BETTER} ({reading.images_text})."
-    return ""
-
-
-def _task_verdict(readings: Sequence[MetricReading]) -> str:
-    """Say which baselines of the training task the model beats, and which it does not beat.
-
-    The images are named if they are few, or if several splits were measured. There is no verdict if
-    a metric of the task is not finite, because the other metrics of such a network mean nothing.
-    """
-    for reading in readings:
-        if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
-            label = metric_label(reading.name)
-            return f"There is no verdict on the training task: {label} is not finite."
-    comparisons = []
-    for reading in readings:
-        comparisons += [(reading, entry) for entry in reading.comparisons if not entry.place]
-    has_several_splits = len({reading.split for reading, _ in comparisons}) > 1
-    by_verb: dict[str, list[str]] = {verb: [] for verb in (WON, AHEAD, LOST, OPEN, FEW)}
-    for reading, baseline in comparisons:
-        images = f" on {reading.images_text}" if has_several_splits or reading.of_few else ""
-        value = reading.row.text(reading.value, page=True)
-        baseline_value = reading.row.text(baseline.value, page=True)
-        by_verb[baseline.verb].append(
-            f"{baseline.label} ({value} against {baseline_value}{images})"
-        )
-    claims = [f"{verb} {_listed(baselines)}" for verb, baselines in by_verb.items() if baselines]
-    return f"At the training task, the model {', and '.join(claims)}." if claims else ""
 
 
 def probe_prefix(name: str) -> str:
@@ -368,9 +358,3 @@ def probe_prefix(name: str) -> str:
     """
     last = name.rpartition("/")[2]
     return next((prefix for prefix in PROBE_BASELINES if last.startswith(prefix)), "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return names as in a sentence: "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last

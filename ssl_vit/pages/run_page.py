@@ -39,6 +39,14 @@ INDEX = "index.html"
 WARNINGS = 50  # number of last warnings in log.txt that the page shows
 STEPS = 20  # number of skipped updates that the page names
 EMBEDDED = 3 * 2**20  # largest size in bytes of figures inside a page; 4 MiB as base64
+INTERVALS = (
+    "Values in parentheses are 95% intervals. Intervals of accuracies are Wilson's intervals for"
+    " independent images. Patches of an image are alike, so an accuracy of patches gets the"
+    " interval for as many cases as there are images. Copies of an image count once. Intervals of"
+    " few-shot accuracy also cover the draws of images; with a single draw they do not. Intervals"
+    " of differences compare pairs of results on the same images (Agresti and Min, 2005). All"
+    " intervals describe this network and not the spread over seeds."
+)
 REFRESH = 60  # seconds after which the page of a running run is loaded again
 TRANSFORM = """\
 config = timm.data.resolve_model_data_config({})
@@ -127,8 +135,8 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
     # copies of images are recorded only at the end, so there are no intervals yet
     if record.result is None:
         readings = [reading._replace(interval=None) for reading in readings]
-    table = metric_tables.results_table(readings)
-    if not table.rows:
+    tables = [table for _, table in metric_tables.tables(readings, page=True)]
+    if not tables:
         return
     if record.result is None:
         images = format_held_out(record.measured_on)
@@ -136,7 +144,7 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
             "The run has not finished. These values were measured at step"
             f" {record.latest()[0]:,}, on {images}."
         )
-    yield table
+    yield from tables
     choices = describe_held_out_choices(recipe) if recipe else []
     remedy = option_for_more_held_out(recipe) if recipe else ""
     group = recipe.data.group if recipe else None
@@ -147,17 +155,11 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
         if seen_images.run != record.name:
             sentence = f"About the initial weights: {sentence}"
         yield Text(sentence)
-    baselines = metric_tables.baselines_table(readings)
-    if baselines.rows:
-        yield baselines
-    if any(row[2] != "-" for row in table.rows):
-        yield Text(
-            "Intervals of accuracies are Wilson's intervals for n independent images. Patches of an"
-            " image are alike, so an accuracy of patches gets the interval for n images. Copies of"
-            " an image count once. Intervals of few-shot accuracy also cover the draws of images."
-            " Intervals of differences compare pairs of results on the same images (Agresti and"
-            " Min, 2005). All intervals describe this network and not the spread over seeds."
-        )
+    differences = metric_tables.differences_table(readings)
+    if differences.rows:
+        yield Fold("Differences from the other baselines", [differences])
+    if any(reading.interval for reading in readings):
+        yield Fold("About the intervals", [Text(INTERVALS)])
 
 
 def curve_blocks(record: RunRecord) -> Iterator[Block]:

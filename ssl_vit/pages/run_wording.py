@@ -10,11 +10,11 @@ from ..formatting import (
     rounded_count,
     sharding_text,
 )
-from ..metrics import format_baselines, format_metrics, in_order, metric_label, use_plugin_rows
+from ..metrics import format_baselines, format_metrics, use_plugin_rows
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
-from . import metric_tables
+from . import metric_tables, run_verdict
 from .run_record import RunRecord
 
 
@@ -115,7 +115,7 @@ def _remaining_seconds(record: RunRecord) -> float | None:
 
 
 def describe_result(record: RunRecord) -> str:
-    """Return the result and the verdict of its baselines.
+    """Return what the result means, see `run_verdict.verdict`.
 
     For an unfinished run, return the last measured values.
     """
@@ -137,33 +137,11 @@ def _describe_result(record: RunRecord) -> str:
         baselines = format_baselines(values)
         return f"{sentence} To beat: {baselines}." if baselines else sentence
     readings = metric_tables.read_metrics(metrics, record.measured_on)
-    # For a training run, only test metrics come first. Held-out metrics are compared with baselines
-    # below.
-    is_evaluation = record.values.get("objective") == "probe"
-    first = {
-        reading.name: reading for reading in readings if is_evaluation or reading.split == "test"
-    }
-    sentences = [
-        f"{metric_label(name)}: {metric_tables.comparison_text(first[name])}."
-        for name in in_order([*first])[:1]
-    ]
-    if record.recipe is not None and record.recipe.fine_tunes:
-        sentences += [
-            metric_tables.classifier_verdict(readings),
-            "Whether pre-training helped is not known, because the run was not compared with tuned"
-            " training from scratch.",
-        ]
-    else:
-        sentences.append(metric_tables.verdict(readings))
-        if any(baseline.place for reading in readings for baseline in reading.comparisons):
-            sentences.append("The comparison uses frozen features, without fine-tuning.")
-    if record.result.not_compared:
-        sentences.append(f"The features were not compared: {record.result.not_compared}.")
-    if not any(sentences) and metrics:
-        sentences = [
-            f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
-        ]
-    return " ".join(filter(None, sentences))
+    fine_tunes = record.recipe is not None and record.recipe.fine_tunes
+    sentence = run_verdict.verdict(readings, fine_tunes, record.result.not_compared)
+    if not sentence and metrics:
+        return f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
+    return sentence
 
 
 def machine(environment: Environment) -> str:

@@ -14,7 +14,7 @@ from helpers.runs import Killed, run
 from ssl_vit.evaluation import baselines
 from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import finish
-from ssl_vit.pages import metric_tables
+from ssl_vit.pages import metric_tables, run_verdict
 from ssl_vit.recipe.records.run import Difference, Measured, Result
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import paired_difference
@@ -225,20 +225,24 @@ def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> s
         if difference is not None:
             metrics[name].difference = difference
     metrics["commonest_knn"] = Measured(value=0.1, split=split, n=100)
-    return metric_tables.verdict(metric_tables.read_metrics(metrics))
+    return run_verdict.verdict(metric_tables.read_metrics(metrics))
 
 
 def test_the_verdict_is_by_the_paired_interval() -> None:
     worse = Difference(mean=-0.022, low=-0.036, high=-0.008)
     better = Difference(mean=0.022, low=0.008, high=0.036)
     open_ = Difference(mean=0.022, low=-0.001, high=0.045)
-    assert "are worse" in verdict(fresh_knn=(0.322, worse))
-    assert "are better" in verdict(fresh_knn=(0.278, better))
-    assert "cannot be distinguished from" in verdict(fresh_knn=(0.278, open_))
-    said = verdict(fresh_knn=(0.278, better), pixels_knn=(0.41, worse))
-    assert "are better" in said and "the pixels at 8 x 8 are better" in said
+    said = {
+        run_verdict.WORSE: verdict(fresh_knn=(0.322, worse)),
+        run_verdict.BETTER: verdict(fresh_knn=(0.278, better)),
+        run_verdict.UNKNOWN: verdict(fresh_knn=(0.278, open_)),
+        run_verdict.PIXELS_AS_GOOD: verdict(fresh_knn=(0.278, better), pixels_knn=(0.41, worse)),
+    }
+    for sentence, text in said.items():
+        assert text == sentence.format(measure="k-NN")
     # images that chose the weights
-    assert verdict("validation", fresh_knn=(0.278, None)).startswith("There is no verdict")
+    text = verdict("validation", fresh_knn=(0.278, None))
+    assert text == run_verdict.NOT_COMPARED.format(reason=run_verdict.NO_INTERVAL)
 
 
 def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
@@ -248,8 +252,8 @@ def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
     for name, found in {"few_shot_1": worse, "few_shot_5": worse, "linear": better}.items():
         metrics[name] = Measured(value=0.3, split="test", n=100)
         metrics[f"fresh_{name}"] = Measured(value=0.3, split="test", n=100, difference=found)
-    said = metric_tables.verdict(metric_tables.read_metrics(metrics))
-    assert "linear" in said and "better" in said and "shot" not in said
+    said = run_verdict.verdict(metric_tables.read_metrics(metrics))
+    assert said == run_verdict.BETTER.format(measure="linear probe")
 
 
 def test_what_the_commonest_class_reaches_is_no_finding() -> None:
@@ -258,5 +262,26 @@ def test_what_the_commonest_class_reaches_is_no_finding() -> None:
     values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
     metrics["fresh_knn"].difference = better
-    said = metric_tables.verdict(metric_tables.read_metrics(metrics))
-    assert metric_tables.NO_BETTER in said and "untrained" not in said
+    said = run_verdict.verdict(metric_tables.read_metrics(metrics))
+    assert said == run_verdict.COMMONEST.format(measure="k-NN")
+
+
+def test_the_table_has_each_baseline_and_the_paired_difference() -> None:
+    """Of 500 images; Wilson's interval of 52 of 500, by hand: 8.0% to 13.4%."""
+    values = {"knn": 0.104, "fresh_knn": 0.128, "pixels_knn": 0.318, "commonest_knn": 0.12}
+    metrics = {name: Measured(value=value, split="test", n=500) for name, value in values.items()}
+    metrics["fresh_knn"].difference = Difference(mean=-0.024, low=-0.057, high=0.009)
+    metrics["loss"] = Measured(value=2.5, split="test", n=500)
+    metrics["chance_loss"] = Measured(value=2.3, split="test", n=500)
+    features, results = metric_tables.tables(metric_tables.read_metrics(metrics))
+    assert (features.title, results.title) == ("features", "results")
+    lines = metric_tables.text_lines(*features)
+    assert lines[0].startswith("features ")
+    assert features.table.head == [
+        *("500 test images", "this encoder", "untrained", "difference (95% CI)"),
+        *("pixels at 8 x 8", "commonest class"),
+    ]
+    assert features.table.rows == [
+        ["k-NN", "10.4% (8.0 to 13.4)", "12.8%", "-2.4 (-5.7 to +0.9)", "31.8%", "12.0%"]
+    ]
+    assert results.table.rows == [["loss", "2.500", "2.300 (the loss of guessing)", "no"]]

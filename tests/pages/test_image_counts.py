@@ -14,7 +14,7 @@ from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
 from ssl_vit.lab.runs import index as index_page
-from ssl_vit.pages import metric_tables, run_page
+from ssl_vit.pages import metric_tables, run_page, run_verdict
 from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.schema import option_for_more_held_out
 from ssl_vit.stats import wilson_interval
@@ -92,11 +92,10 @@ def test_the_terminal_says_of_how_many_images_a_figure_is(
         [" test images", " 6. " + CAUTION],
     ]
     assert next(line for line in lines if line.startswith("held out at")).endswith("(n = 3 images)")
-    assert [line for line in lines if line.startswith("held out ")][-1].endswith("(n = 3 images)")
-    assert (
-        "(n = 6 images), 95% interval of top1 "
-        in [line for line in lines if line.startswith("test ")][-1]
-    )
+    tables = [line.split("  ")[0] for line in lines if line.startswith("results ")]
+    heads = [line.removeprefix("results").split("  ") for line in lines if line[:7] == "results"]
+    shown = [next(filter(None, head)).strip() for head in heads]
+    assert len(tables) == 2 and shown == ["3 held-out images", "6 test images"]
 
 
 def test_a_choice_on_few_images_is_said(
@@ -157,10 +156,10 @@ def test_a_model_card_is_as_careful(runs: Path) -> None:
 def verbs(entries: dict[str, Measured], measured_on: dict[str, int]) -> list[str]:
     """Whether the model beats each of its baselines."""
     found = metric_tables.read_metrics(entries, measured_on)
-    return [other.verb for one in found for other in one.comparisons]
+    return [other.better for one in found for other in one.comparisons]
 
 
-def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None:
+def test_results_on_two_sets_of_images_have_a_table_each() -> None:
     entries = {
         "loss": Measured(value=1.357, split="validation", n=9),
         "chance_loss": Measured(value=1.386, split="validation", n=9),
@@ -169,14 +168,12 @@ def test_a_verdict_on_two_sets_of_images_says_which_number_is_of_which() -> None
         "majority_top1": Measured(value=0.25, split="test", n=239),
     }
     found = metric_tables.read_metrics(entries, {"validation": 9, "test": 239})
-    assert metric_tables.verdict(found) == (
-        "At the training task, the model beats the commonest class (52.72% against 25.00% on 239 test"
-        " images), and is measured on too few images to be compared with the loss of guessing (1.357"
-        " against 1.386 on 9 held-out images)."
-    )
-    loss, _, test = found
-    assert " on 9 held-out images" in metric_tables.verdict([loss])  # few
-    assert " on " not in metric_tables.verdict([test])
+    held_out, test = (table for _, table in metric_tables.tables(found, page=True))
+    assert (held_out.head[0], test.head[0]) == ("9 held-out images", "239 test images")
+    (loss, accuracy), (top1,) = held_out.rows, test.rows
+    assert loss == ["loss", "1.357", "1.386 (the loss of guessing)", metric_tables.FEW]
+    assert accuracy[2:] == ["", ""]
+    assert top1[2:] == ["25.00% (the commonest class)", metric_tables.WON]
 
 
 def test_a_loss_of_few_images_decides_nothing() -> None:
@@ -214,12 +211,12 @@ def test_a_network_whose_loss_is_not_finite_beats_nothing() -> None:
         "chance": Measured(value=0.1, split="validation", n=900),
     }
     broken = entries | {"loss": Measured(value=float("nan"), split="validation", n=900)}
-    said = [
-        metric_tables.verdict(metric_tables.read_metrics(one, {"validation": 900}))
-        for one in (entries, broken)
-    ]
-    assert "beats" in said[0] and "beats" not in said[1]
-    assert "loss is not finite" in said[1]
+    for found, verdict in (
+        (entries, ""),
+        (broken, "There is no verdict, because loss is not finite."),
+    ):
+        readings = metric_tables.read_metrics(found, {"validation": 900})
+        assert run_verdict.verdict(readings) == verdict
 
 
 def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
@@ -234,8 +231,9 @@ def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
     entries = {"knn": Measured(value=80 / 239, split="test", n=239)}
-    (row,) = metric_tables.results_table(metric_tables.read_metrics(entries)).rows
-    assert row == ["k-NN", "33.47%", "27.79% to 39.68%", "test", "239"]
+    ((_, table),) = metric_tables.tables(metric_tables.read_metrics(entries), page=True)
+    assert table.head[0] == "239 test images"
+    assert table.rows == [["k-NN", "33.47% (27.79 to 39.68)"]]
 
 
 def test_patches_of_few_images_decide_nothing() -> None:

@@ -32,13 +32,7 @@ from ...metrics import (
     rows_of_run,
     use_plugin_rows,
 )
-from ...pages.metric_tables import (
-    NO_BETTER,
-    MetricReading,
-    comparison_text,
-    is_no_better,
-    read_metrics,
-)
+from ...pages.metric_tables import MetricReading, is_no_better, read_metrics, value_with_fresh
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, schema
 from ...recipe.images import PART
@@ -209,9 +203,8 @@ class ListedRun:
         if name is None:
             return None
         reading = self.measured[name]
-        fresh = [baseline for baseline in reading.comparisons if baseline.place == FRESH]
         with use_plugin_rows(self.rows):
-            values = comparison_text(reading._replace(comparisons=fresh))
+            values = value_with_fresh(reading)
             return f"{metric_label(name)} {values}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
@@ -391,7 +384,7 @@ SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learn
 
 
 def metric_text(run: ListedRun, metric: str) -> str:
-    """Describe a metric of a run for a table cell: `76.5% (n = 400); fresh weights 41.0%`.
+    """Describe a metric of a run for a table cell: `76.5% (n = 400); untrained 41.0%`.
 
     The text has the value, the number of images, the values of fresh weights and of the best other
     baseline, and the limits of the metric (`_caveats`).
@@ -402,7 +395,7 @@ def metric_text(run: ListedRun, metric: str) -> str:
     if reading.images:
         cell += f" (n = {reading.count_text})"
     if fresh is not None:
-        cell += f"; fresh weights {reading.row.text(fresh, page=True)}"
+        cell += f"; untrained {reading.row.text(fresh, page=True)}"
     if baseline is not None:
         cell += f"; to beat {reading.row.text(baseline, page=True)}"
     return cell + _caveats(run, reading)
@@ -414,7 +407,7 @@ def _caveats(run: ListedRun, reading: MetricReading) -> str:
     The limits are that the metric is no better than always naming the commonest class, and that the
     encoder has seen or may have seen the measured images before.
     """
-    limits = f"; {NO_BETTER}" if is_no_better(reading) else ""
+    limits = "; no better than the commonest class" if is_no_better(reading) else ""
     if run.count_learned(reading.split):
         return f"{limits} (do not compare: {LEARNED})"
     if any(seen.unknown for seen in run.record.seen):

@@ -1,0 +1,103 @@
+"""Choose the sentence that says what the measurements of a run mean. This module does not import
+torch.
+"""
+
+import math
+from collections.abc import Sequence
+
+from ..metrics import FRESH, PIXELS, PROBED, TESTED, measure_rank, metric_label
+from .metric_tables import LOST, OPEN, MetricReading, is_no_better
+
+NOT_FINITE = "There is no verdict, because {measure} is not finite."
+WORSE = "By {measure}, the features of this encoder are worse than those of untrained weights."
+COMMONEST = "By {measure}, this encoder is no better than always naming the commonest class."
+UNKNOWN = (
+    "By {measure}, it is not known whether the features of this encoder are better than those of"
+    " untrained weights, because the interval of the difference includes zero."
+)
+PIXELS_AS_GOOD = (
+    "By {measure}, the features of this encoder are better than those of untrained weights. By"
+    " k-NN, they are no better than the pixels at 8 x 8."
+)
+BETTER = "By {measure}, the features of this encoder are better than those of untrained weights."
+NOT_COMPARED = (
+    "The features of this encoder were not compared with those of untrained weights: {reason}."
+)
+FINE_TUNED = (
+    "Whether pre-training helped is not known, because this run was not compared with tuned"
+    " training from scratch over several seeds."
+)
+# Reasons why a difference may have no interval
+NO_INTERVAL = "the images were used to choose or train the weights, lie in groups, or are too few"
+
+
+def verdict(
+    readings: Sequence[MetricReading], fine_tunes: bool = False, not_compared: str | None = None
+) -> str:
+    """Return what the measurements of a run mean, or an empty text if nothing was compared.
+
+    Features are judged by the paired difference from untrained weights in the first measure
+    (`metrics.measure_rank`). With several measures, each at 95%, one of them would soon be beyond
+    zero by chance.
+
+    Args:
+        readings: Metrics of the run.
+        fine_tunes: Whether the run fine-tunes an encoder.
+        not_compared: Why the features were not compared, or None.
+    """
+    for reading in readings:
+        # the other metrics of such a network mean nothing
+        if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
+            return NOT_FINITE.format(measure=metric_label(reading.name))
+    of_test = [reading for reading in readings if reading.name == TESTED[0]]
+    if fine_tunes and not any(map(is_no_better, of_test)):
+        return FINE_TUNED
+    first = None if fine_tunes else _first_probe(readings)
+    if first:
+        return _features_verdict(first, readings)
+    for reading in of_test:
+        if is_no_better(reading):
+            return COMMONEST.format(measure=reading.row.words)
+    return NOT_COMPARED.format(reason=not_compared) if not_compared else ""
+
+
+def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
+    """Return the most important measure that has baselines, or None without any.
+
+    Measures with the baseline of untrained weights come first. An encoder with fresh weights is
+    compared with the commonest class only.
+    """
+    probed = [
+        reading for reading in readings if any(baseline.place for baseline in reading.comparisons)
+    ]
+    with_fresh = [
+        reading
+        for reading in probed
+        if any(baseline.place == FRESH for baseline in reading.comparisons)
+    ]
+    return min(with_fresh or probed, key=lambda reading: measure_rank(reading.name), default=None)
+
+
+def _features_verdict(first: MetricReading, readings: Sequence[MetricReading]) -> str:
+    """Return what the measure `first` says about the features, or an empty text."""
+    fresh = next((entry for entry in first.comparisons if entry.place == FRESH), None)
+    measure = first.row.words
+    if fresh and fresh.difference is None:
+        return NOT_COMPARED.format(reason=NO_INTERVAL)
+    if fresh and fresh.better == LOST:
+        return WORSE.format(measure=measure)
+    # Untrained features below the commonest class are easily beaten, so a win over them is not
+    # reported
+    if is_no_better(first):
+        return COMMONEST.format(measure=measure)
+    if not fresh:
+        return ""
+    if fresh.better == OPEN:
+        return UNKNOWN.format(measure=measure)
+    of_pixels = {
+        entry.better
+        for reading in readings
+        for entry in reading.comparisons
+        if entry.place == PIXELS and entry.difference
+    }
+    return (PIXELS_AS_GOOD if of_pixels & {LOST, OPEN} else BETTER).format(measure=measure)
