@@ -397,7 +397,7 @@ class Runs:
 
     def learns(self, images: str) -> dict[str, Any]:
         """MAE with ViT-Ti/4 on real images, a fifth of them kept apart for the test, and its k-NN
-        beside fresh weights: one run, so no claim."""
+        beside untrained weights: one run, so no claim."""
         own = {"recipe": "mae", "model": "vit_ti4", "data.size": 32, "data.path": images}
         own |= {"data.test": 0.2, "log.every": 100, "checkpoint.every": 10_000}
         steps = 2000 if self.device == "cuda" else 20

@@ -491,7 +491,7 @@ def paid() -> str:
         rows.append(" | ".join([ARMS[arm], *cells]))
     heads = [
         f"{label}: {what}"
-        for what in ("top-1, minus fine-tuning alone", "k-NN, minus fresh weights")
+        for what in ("top-1, minus fine-tuning alone", "k-NN, minus untrained weights")
         for label in SHARES
     ]
     n = final("worth", "1%", "mae").count()

@@ -167,7 +167,7 @@ class Baseline:
 FRESH, START, PIXELS, COMMONEST = "fresh_", "start_", "pixels_", "commonest_"
 COMMONEST_CLASS = "the commonest class"
 PROBE_BASELINES = {
-    FRESH: "fresh weights",
+    FRESH: "untrained weights",
     START: "the initial weights",
     PIXELS: "the pixels at 8 x 8",
     COMMONEST: COMMONEST_CLASS,

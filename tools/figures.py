@@ -1,4 +1,4 @@
-"""Draw what an encoder has learned, beside fresh weights.
+"""Draw what an encoder has learned, beside untrained weights.
 
 python tools/figures.py init=runs/mpp
 """

@@ -1,7 +1,7 @@
 """Compare a frozen encoder with baselines on the same images.
 
-The baselines are the same network with fresh weights, the same network with the weights that a run
-began with, the pixels themselves, and always naming the commonest class.
+The baselines are the same network with untrained weights, the same network with the weights that a
+run began with, the pixels themselves, and always naming the commonest class.
 
 Legend: B images of a batch, M images that metrics are measured on, T trials (few-shot draws), C
 channels.
@@ -48,7 +48,7 @@ def initial_network(trained_by: Recipe | None, model: Model, data: Data, seed: i
 
     Args:
         trained_by: Recipe of the run that trained the encoder. If the recipe is unknown (None) or
-            has other channels, the network has fresh weights of `seed`.
+            has other channels, the network has untrained weights of `seed`.
         model: Shape of the network.
         data: Size and channels of the images.
         seed: Seed for an unknown run.

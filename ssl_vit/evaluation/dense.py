@@ -144,7 +144,7 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
     """Return the segmentation metrics of an encoder and of the baselines, on the same images.
 
     Args:
-        counts: Counts of the encoder (ENCODER) and, if measured, of fresh weights (FRESH).
+        counts: Counts of the encoder (ENCODER) and, if measured, of untrained weights (FRESH).
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Returns:

@@ -166,8 +166,8 @@ class OnlineProbes:
     def compare(self, network: Backbone, step: int) -> None:
         """Measure the baselines once, and store the results in the run's folder.
 
-        The baselines are an encoder with fresh weights, the pixels and the commonest class. A run
-        with `init=` that is at step 0 also has the baseline START: `network` with these initial
+        The baselines are an encoder with untrained weights, the pixels and the commonest class. A
+        run with `init=` that is at step 0 also has the baseline START: `network` with these initial
         weights. A resumed run reads the stored results.
 
         All processes call this method.
@@ -207,7 +207,7 @@ class OnlineProbes:
 
         Args:
             readers: {FRESH or PIXELS: reader}.
-            fresh: Network with fresh weights, which the reader FRESH uses.
+            fresh: Network with untrained weights, which the reader FRESH uses.
 
         Returns:
             See `measure`.
@@ -514,8 +514,8 @@ def _share(recipe: Recipe, images: int, every: int) -> float:
     # Extraction is a forward pass. Training costs about three forward passes where it is not
     # counted
     forward_share = work.features / (work.training or 3 * work.features)
-    # The features of each baseline with a network (fresh weights, weights of init=) are extracted
-    # once
+    # The features of each baseline with a network (untrained weights, weights of init=) are
+    # extracted once
     baselines = 1 if recipe.init_source.is_scratch else 2
     evaluations = math.ceil(steps / every) + baselines
     return evaluations * images * forward_share / (steps * recipe.optim.batch)

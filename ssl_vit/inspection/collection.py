@@ -29,7 +29,7 @@ from . import attention, embeddings, projections
 from .base import Arrays, FigureInput, UnavailableError, predictions
 from .drawing import HEAT, WIDTH, PanelGroup, join_tiles, make_title, map_colours, panels
 
-ByEncoder = Sequence[tuple[str, Arrays]]  # (label, data) of fresh weights and of the encoder
+ByEncoder = Sequence[tuple[str, Arrays]]  # (label, data) of untrained weights and of the encoder
 DISTANCE_IMAGES = 128  # most images over which attention distances are averaged (paper, D.7)
 MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
@@ -45,7 +45,7 @@ class FigureKind(NamedTuple):
     Attributes:
         compute: Returns the data of an encoder, or raises UnavailableError. The entry `drawn`
             explains the figure where the explanation differs between encoders.
-        draw: Draws the data of fresh weights and of the encoder.
+        draw: Draws the data of untrained weights and of the encoder.
     """
 
     compute: Callable[[FigureInput], Arrays]
@@ -384,7 +384,7 @@ def _predicted(subject: FigureInput) -> Arrays:
 
 
 def _draw_predicted(data: ByEncoder) -> Figure:
-    """Draw the pictures of predictions of one encoder; fresh weights have no pictures."""
+    """Draw the pictures of predictions of one encoder; untrained weights have no pictures."""
     ((label, arrays),) = data
     columns = {title: images for title, images in arrays.items() if title != "drawn"}
     return panels([PanelGroup(label, columns)], str(arrays["drawn"]))
@@ -425,7 +425,7 @@ def _reconstruction(subject: FigureInput) -> Arrays:
 def _draw_reconstruction(data: ByEncoder) -> Figure:
     """Draw images, corruption, prediction, ground truth, error and certainty.
 
-    Only one encoder is drawn, because fresh weights have no heads.
+    Only one encoder is drawn, because untrained weights have no heads.
 
     Args:
         data: Label, and data of `_reconstruction`, of one encoder.

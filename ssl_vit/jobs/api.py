@@ -101,7 +101,7 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
 
 
 def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
-    """Draw figures of what an encoder has learned, next to the same model with fresh weights.
+    """Draw figures of what an encoder has learned, next to the same model with untrained weights.
 
     Raises:
         UserError: An option, an encoder or the images are unsuitable, no figure can be made, or the
@@ -163,7 +163,7 @@ def load_encoder(
 
     Args:
         init: The same values as for `init=`: a run folder, the folder of an export, timm:NAME,
-            hf-hub:USER/NAME or a .npz file, or "scratch" for fresh weights.
+            hf-hub:USER/NAME or a .npz file, or "scratch" for untrained weights.
         options: `model=` if the weights do not describe their model (.npz, scratch). `data.size=`
             for another image size than the weights were trained at (default 224 if that size is
             unknown). `data.eval_mode=` and `data.eval_crop=` for another preprocessing, and

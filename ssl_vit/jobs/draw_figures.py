@@ -1,4 +1,4 @@
-"""Draw figures of what an encoder has learned, next to the same model with fresh weights.
+"""Draw figures of what an encoder has learned, next to the same model with untrained weights.
 
 Torch is imported late. The output folder contains:
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 RECORD = "figures.json"
 OWN_NAMES = re.compile(rf"{re.escape(RECORD)}|figures\.html|({'|'.join(FIGURES)})\.(npz|svg|png)")
-# {figure: (label, data) of each encoder}, fresh weights first
+# {figure: (label, data) of each encoder}, untrained weights first
 Drawn = dict[str, list[tuple[str, "Arrays"]]]
 
 
@@ -159,13 +159,13 @@ def _compute(
     Args:
         options: The options of the tool. By default, the figures that suit the objective are drawn.
         named: The encoders. The last is the encoder of `init=`. Before it may come the same model
-            with fresh weights, for which only the figures of the last encoder are computed.
+            with untrained weights, for which only the figures of the last encoder are computed.
         images: The images.
         count: Number of images to use.
 
     Returns:
-        {figure: [(label, data) of each encoder]}, fresh weights first. If images are not RGB, the
-        labels say which channels are shown.
+        {figure: [(label, data) of each encoder]}, untrained weights first. If images are not RGB,
+        the labels say which channels are shown.
 
     Raises:
         UserError: None of the figures can be made, or as for `encoders.load_figure_input`.
@@ -191,7 +191,7 @@ def _compute(
                 arrays = collection.FIGURES[name].compute(subject)
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
-                if is_last:  # fresh weights have no heads, which needs no message
+                if is_last:  # untrained weights have no heads, which needs no message
                     print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
         if not drawn:
             raise UserError(

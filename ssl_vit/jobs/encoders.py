@@ -1,4 +1,5 @@
-"""Find the encoder that `init=` names, the same model with fresh weights, and the images to show.
+"""Find the encoder that `init=` names, the same model with untrained weights, and the images to
+show.
 
 `load_figure_input` loads the encoder and the images for figures.
 """
@@ -37,7 +38,7 @@ from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, if the weights come without a config.json
 ADAPT_CHANNELS = "model.adapt_channels"  # a key of the model that weights do not describe
-SCRATCH_PREFIX = "scratch,"  # prefix of a place: the model of the place, with fresh weights
+SCRATCH_PREFIX = "scratch,"  # prefix of a place: the model of the place, with untrained weights
 TRAINING = "training images"  # the images that are used if none are held out
 LARGEST_BATCH = 32
 ATTENTION_BYTES = 2**28  # most bytes of the attention maps of a block, for a batch
@@ -54,9 +55,9 @@ class NamedEncoder:
         recipe: Recipe with the model, the image size and the preprocessing of the encoder.
         pool: How the encoder pooled tokens into a feature in training: "token" or "avg".
         run: Folder of the run that trained the encoder, or None.
-        owner: For `scratch,PLACE`, the encoder of PLACE. Fresh weights have the model and the
+        owner: For `scratch,PLACE`, the encoder of PLACE. Untrained weights have the model and the
             images of the owner.
-        trained_recipe: Recipe of the run that began with these fresh weights, or None.
+        trained_recipe: Recipe of the run that began with these untrained weights, or None.
     """
 
     source: InitSource
@@ -85,7 +86,7 @@ class NamedEncoder:
         return network, weights.load_weights(network, self.source)
 
     def describe(self) -> str:
-        """Return the model, its size and the image size as text, and the seed of fresh weights."""
+        """Describe the model and the image size, and for untrained weights the seed."""
         model = self.recipe.model
         text = (
             f"{model.name or model.timm} ({model.depth} blocks, {model.width} wide, patches of "
@@ -93,13 +94,13 @@ class NamedEncoder:
         )
         if not self.source.is_scratch:
             return text
-        return f"{text}, fresh weights of seed {self.recipe.seed}"
+        return f"{text}, untrained weights of seed {self.recipe.seed}"
 
 
 def with_fresh_weights(place: str, given: Given) -> list[NamedEncoder]:
-    """Find an encoder to draw, and the same model with fresh weights for comparison.
+    """Find an encoder to draw, and the same model with untrained weights for comparison.
 
-    If the run that trained the encoder is known, the fresh weights are those that the run began
+    If the run that trained the encoder is known, the untrained weights are those that the run began
     with. Otherwise they are drawn with the seed of the encoder's recipe.
 
     Args:
@@ -107,7 +108,8 @@ def with_fresh_weights(place: str, given: Given) -> list[NamedEncoder]:
         given: Values of the user.
 
     Returns:
-        The model with fresh weights, then the encoder. Only the encoder if its weights are fresh.
+        The model with untrained weights, then the encoder. Only the encoder if its weights are
+        fresh.
 
     Raises:
         UserError: See `find_encoder`. Or the network is no Vision Transformer.
@@ -125,8 +127,8 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     """Describe the encoder that a value of `init=` names, without loading the weights.
 
     The recipe of the encoder has the image size, the normalisation and the preprocessing that the
-    weights describe. The place `scratch,PLACE` means the model of the encoder at PLACE with fresh
-    weights, drawn with that encoder's seed.
+    weights describe. The place `scratch,PLACE` means the model of the encoder at PLACE with
+    untrained weights, drawn with that encoder's seed.
 
     Args:
         place: Value of `init=`.
@@ -175,12 +177,12 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
 
 
 def _scratch(owner: NamedEncoder | None, given: Given) -> NamedEncoder:
-    """Describe an encoder with fresh weights.
+    """Describe an encoder with untrained weights.
 
     Args:
-        owner: Trained encoder whose model, images and seed the fresh weights have, if any.
+        owner: Trained encoder whose model, images and seed the untrained weights have, if any.
         given: Values of the user, which describe the encoder without an owner. If they give a seed,
-            the fresh weights are not those of the owner's run.
+            the untrained weights are not those of the owner's run.
     """
     source = InitSource("scratch")
     if owner is None:

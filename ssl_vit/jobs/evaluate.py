@@ -53,7 +53,7 @@ from .session import session
 
 
 def evaluate(run: Run) -> Result | None:
-    """Measure the frozen encoder of `init=` and the same network with fresh weights.
+    """Measure the frozen encoder of `init=` and the same network with untrained weights.
 
     All processes must call this function. The folder of the run is finished at the end.
 
@@ -104,7 +104,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
         measured_networks = {name: networks.get(name) for name in readers}
         files = _shared_files(run, measured_networks, images, probe, facts)
     right, copies = _run_feature_probes(readers, images, probe, files)
-    # images read for fresh weights do not count as work of the run
+    # images read for untrained weights do not count as work of the run
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     for measure, token_probe in token_probes.items():
         for name, measured_network in networks.items():
@@ -184,11 +184,11 @@ def _read_recipe_of_run(source: InitSource) -> Recipe | None:
 
 
 def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
-    """Build the baseline with fresh weights, {FRESH: network}.
+    """Build the baseline with untrained weights, {FRESH: network}.
 
     If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
     the image size of the evaluation like the trained weights. The result is empty if the encoder
-    itself has fresh weights.
+    itself has untrained weights.
 
     Args:
         recipe: Recipe of the evaluation.

@@ -50,8 +50,8 @@ class ComparedImages(NamedTuple):
         data: How pixels are read.
         pairs: Similarities of all pairs of images. None if there is a single image.
         about: Text that says where the features come from.
-        command: Command that makes the same page with fresh weights. Empty if these features come
-            from fresh weights.
+        command: Command that makes the same page with untrained weights. Empty if these features
+            come from untrained weights.
     """
 
     splits: Mapping[str, Source]
@@ -105,7 +105,7 @@ def without_query(
 
 
 def fresh_weights_command(options: EmbedOptions) -> str:
-    """Return the embed command for fresh weights of the same model, with a new output folder."""
+    """Return the embed command for untrained weights of the same model and another folder."""
     settings = options.model_dump(exclude_unset=True, exclude={"name"})
     settings |= {"init": f"{SCRATCH_PREFIX}{options.init}"}
     return typed_command("embed", *write_all(settings), *options.given.words)

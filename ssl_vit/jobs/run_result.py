@@ -42,7 +42,7 @@ class RunResult(Result):
         pool: For an evaluation, how features were pooled.
         classes: For the probes of an evaluation, the number of classes to choose from.
         trunk: For resume=RUN@STEP, the run and the step. The totals include the steps up to there.
-        not_compared: For a training run, why features were not compared with fresh weights.
+        not_compared: For a training run, why features were not compared with untrained weights.
         seen: Which of the measured images the run, and the runs that made the initial weights, have
             trained on.
         finished: Time of the end, as ISO 8601 in UTC.

@@ -286,7 +286,7 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
     """Load the weights of `init=` into the network, unless the run has a checkpoint.
 
     Args:
-        network: Encoder of the run, with fresh weights.
+        network: Encoder of the run, with untrained weights.
         run: Run with the recipe and the checkpoints.
 
     Returns:

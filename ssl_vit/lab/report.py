@@ -226,9 +226,9 @@ def _labels(shown: ReportTable, frame: pd.DataFrame) -> int:
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
-    """Draw the compared values, with a horizontal line at the value of fresh weights.
+    """Draw the compared values, with a horizontal line at the value of untrained weights.
 
-    The figure has the line only if fresh weights have the same value at all places of a seed.
+    The figure has the line only if untrained weights have the same value at all places of a seed.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     assert measure is not None

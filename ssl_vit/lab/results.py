@@ -28,8 +28,8 @@ from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, weight_sources
 
 PREDICTED = "top1"  # metric that a run's stored predictions reproduce
-# takes the place of a folder, for fresh weights that a task has measured
-FRESH_FOLDER = "fresh weights measured by {}"
+# takes the place of a folder, for untrained weights that a task has measured
+FRESH_FOLDER = "untrained weights measured by {}"
 
 
 class FinishedRun(NamedTuple):
@@ -51,9 +51,9 @@ class Results:
             values); `split`; `metric`; `value`; `n` (number of images); `exaflop` and
             `device_hours` (of the run and of all runs that its weights came from); `fingerprint`
             (of the images of the split); `feature_pool` (pooling of an evaluation, else empty);
-            `folder` (of the run); and `origin` (tasks that the weights came from). Fresh weights
-            that a run has also measured are rows of the run UNTRAINED under the metric's plain
-            name, with FRESH_FOLDER as folder and no cost.
+            `folder` (of the run); and `origin` (tasks that the weights came from). Untrained
+            weights that a run has also measured are rows of the run UNTRAINED under the metric's
+            plain name, with FRESH_FOLDER as folder and no cost.
         finished: `{task: run}` of the tasks in the table.
         missing: Tasks without a result, except tasks that the hours left no time for.
         foreign: `{task: why the run in its folder is left out}`.
@@ -91,7 +91,7 @@ class Results:
             run: Only rows of this run, or None for all runs.
             metric: Only rows of this metric, or None for all metrics.
             split: Only rows of this split, or None for all splits.
-            fresh_of: Name of a run. Only rows of fresh weights that its tasks have measured.
+            fresh_of: Name of a run. Only rows of untrained weights that its tasks have measured.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):

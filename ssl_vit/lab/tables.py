@@ -57,11 +57,11 @@ def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
 
 
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
-    """Return the rows of fresh weights that the compared tasks have measured.
+    """Return the rows of untrained weights that the compared tasks have measured.
 
-    The rows have the name `FRESH` on the compared axis, such as "fresh weights". If the fresh
-    weights of two trained names have different values, because the networks differ, the rows have a
-    name for each network, such as "fresh weights as vit_p8".
+    The rows have the name `FRESH` on the compared axis, such as "untrained weights". If the
+    untrained weights of two trained names have different values, because the networks differ, the
+    rows have a name for each network, such as "untrained weights as vit_p8".
 
     Args:
         results: Results of the study.
@@ -301,7 +301,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
     """Build the table of all metrics that a run has measured, except the deciding measure.
 
     The table has the mean and the standard deviation over seeds of each metric and of each baseline
-    of a metric, such as the same probe of fresh weights or of pixels.
+    of a metric, such as the same probe of untrained weights or of pixels.
 
     Args:
         results: Results of the study.

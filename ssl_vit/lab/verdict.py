@@ -10,7 +10,7 @@ Before the planned end, and after a user has dropped planned runs, the report sh
 intervals without a claim: stopping as soon as the intervals look good would claim a difference that
 does not exist in 14.5% of studies. A study that is changed after results were known, for example
 lengthened, multiplies m by its number of planned ends, so that k ends together claim a difference
-that does not exist in at most 5% (1 + 1/2 + ... + 1/k) of studies. The comparisons with fresh
+that does not exist in at most 5% (1 + 1/2 + ... + 1/k) of studies. The comparisons with untrained
 weights are a separate family with an error of 5% of its own.
 """
 
@@ -50,7 +50,7 @@ from .results import FRESH_FOLDER, PREDICTED, Results
 from .study.options import RELEASED
 from .study.tasks import Task, Tasks
 
-FRESH = "fresh weights"
+FRESH = "untrained weights"
 ERROR = 0.05  # probability that a family claims a difference that does not exist
 PairsByComparison = dict[Comparison, pd.DataFrame]  # {comparison: pairs over seeds}
 
@@ -111,9 +111,9 @@ class Verdict:
         rows: Compared rows of the results.
         primary: Family of the study's comparisons. Empty if the compared names are tested on
             different images.
-        against_fresh: Family of the trained names minus fresh weights. Empty if no fresh weights
-            are measured, if no name is trained, or if the study's own comparisons already include
-            them.
+        against_fresh: Family of the trained names minus untrained weights. Empty if no untrained
+            weights are measured, if no name is trained, or if the study's own comparisons already
+            include them.
         sentences: Claims about both families, and what the study lacks.
     """
 
@@ -164,7 +164,7 @@ def decide_claims(results: Results) -> Verdict:
         if report.keys() & {"pairs", "baseline"} or unequal not in asked:
             keys = "report.pairs or report.baseline" if unequal in asked else "report.beside"
             raise UserError(f"{results.folder}: {reasons[unequal]} Change {keys}.")
-        # nobody asked for this comparison, so only the comparisons with fresh weights remain
+        # nobody asked for this comparison, so only the comparisons with untrained weights remain
         compared, asked = compared[len(asked) :], {}
     final = not results.untested and not results.plan.dropped
     tasks = {name for _, paired in compared for name in (*paired["folder_a"], *paired["folder_b"])}
@@ -185,11 +185,11 @@ def decide_claims(results: Results) -> Verdict:
         first = "Nothing is compared."
     sentences = [first, *_measured_otherwise(results, asked)]
     if fresh is None:
-        sentences.append("The study measured nothing with fresh weights for comparison.")
+        sentences.append("The study measured nothing with untrained weights for comparison.")
     elif fresh:
         names_fresh = {comparison.b for comparison in fresh} == {FRESH}
         if asked:  # else no sentence has named the measure yet
-            opening = "By the same measure," if names_fresh else "Compared with fresh weights,"
+            opening = "By the same measure," if names_fresh else "Compared with untrained weights,"
         sentences.append(claims_sentence(opening, against_fresh, rule, measure))
     sentences += [*_unfinished(results), *_history(results)]
     return Verdict(rule, measure, rows, primary, against_fresh, tuple(sentences))
@@ -340,15 +340,15 @@ def _why_not_comparable(
 
 
 def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByComparison | None:
-    """Pair each trained encoder with fresh weights of the same seed and place.
+    """Pair each trained encoder with untrained weights of the same seed and place.
 
-    A compared fine-tuning is paired with a task that fine-tunes fresh weights. A compared
-    evaluation or pre-training is paired with the fresh weights that it has measured itself.
+    A compared fine-tuning is paired with a task that fine-tunes untrained weights. A compared
+    evaluation or pre-training is paired with the untrained weights that it has measured itself.
 
     Returns:
-        The pairs of runs of each comparison with fresh weights. None if fresh weights were not
-            measured. Empty if no name is trained, or if the study's own comparisons already include
-            all pairs.
+        The pairs of runs of each comparison with untrained weights. None if untrained weights were
+            not measured. Empty if no name is trained, or if the study's own comparisons already
+            include all pairs.
     """
     tasks, report = results.plan.by_name, results.plan.report
     tested = [task for task in tasks.values() if task.run == rule.test]
@@ -390,9 +390,9 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
 
 
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
-    """Return whether a task evaluates or fine-tunes fresh weights.
+    """Return whether a task evaluates or fine-tunes untrained weights.
 
-    A task that chooses its initial weights among tried values counts if fresh weights are tried.
+    A task that chooses its initial weights counts if untrained weights are among the choices.
     """
     if task.tool == "pretrain":
         return False
@@ -411,10 +411,10 @@ def _arm_name(task: Task, rule: Rule) -> str:
 
 
 def _is_same_place(rule: Rule, trained: Task, fresh: Task) -> bool:
-    """Return whether a task from fresh weights is at the same names of the axes as a trained task.
+    """Return whether a task from untrained weights has the same axis names as a trained task.
 
-    Only the names on the compared axis may differ, and only if the task from fresh weights belongs
-    to the compared run.
+    Only the names on the compared axis may differ, and only if the task from untrained weights
+    belongs to the compared run.
     """
     differing_axes = {axis for axis, name in fresh.at.items() if trained.at.get(axis, name) != name}
     if fresh.run == rule.test:

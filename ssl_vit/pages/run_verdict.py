@@ -64,7 +64,7 @@ def verdict(
 def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
     """Return the most important measure that has baselines, or None without any.
 
-    Measures with the baseline of untrained weights come first. An encoder with fresh weights is
+    Measures with the baseline of untrained weights come first. An encoder with untrained weights is
     compared with the commonest class only.
     """
     probed = [

@@ -13,7 +13,9 @@ PLACES = (
     "scratch, a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME, or a Google .npz"
     " file"
 )
-ENCODER = f"Encoder: {PLACES}. scratch,PLACE: the model and images of PLACE, with fresh weights."
+ENCODER = (
+    f"Encoder: {PLACES}. scratch,PLACE: the model and images of PLACE, with untrained weights."
+)
 FIGURES = (
     "filters",
     "positions",
@@ -115,10 +117,10 @@ class EvaluateOptions(JobOptions):
 
 
 class FigureOptions(ToolOptions):
-    """Draw what an encoder has learned, next to an encoder with fresh weights: filters, position
-    embeddings, attention distances, attention rollout, attention of the class token, features, and
-    predictions of the objective. Each figure is written as .png, .svg and .npz (the data), and
-    figures.html shows all figures.
+    """Draw what an encoder has learned, next to an encoder with untrained weights: filters,
+    position embeddings, attention distances, attention rollout, attention of the class token,
+    features, and predictions of the objective. Each figure is written as .png, .svg and .npz (the
+    data), and figures.html shows all figures.
 
     Examples:
         ssl-vit figures init=runs/mpp
@@ -144,13 +146,13 @@ class FigureOptions(ToolOptions):
             f"{IMAGES} Default: the images of the run.",
         ),
         RecipeKeys(("model", "model.*"), "Model for init=scratch and .npz files."),
-        RecipeKeys(("seed",), "Seed of the fresh weights. Default: the seed of the run."),
+        RecipeKeys(("seed",), "Seed of the untrained weights. Default: the seed of the run."),
         RecipeKeys(("compute.threads",), SAME),
         RecipeKeys(("plugin",), "Python file that adds the run's objective or target."),
     )
     init: Place = key(
         ...,
-        f"Encoder: {PLACES}. The figures compare the encoder with fresh weights.",
+        f"Encoder: {PLACES}. The figures compare the encoder with untrained weights.",
         metavar="PLACE",
     )
     figures: list[Annotated[str, NamedChoice(lambda: FIGURES)]] | None = key(
@@ -220,7 +222,7 @@ class EmbedOptions(ToolOptions):
         ),
         RecipeKeys(
             ("model", "model.*", "seed"),
-            "Model for init=scratch and .npz files, and the seed of fresh weights.",
+            "Model for init=scratch and .npz files, and the seed of untrained weights.",
         ),
         RecipeKeys(
             (

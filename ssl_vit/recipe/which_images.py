@@ -42,7 +42,7 @@ def names_images_directly(values: Values) -> bool:
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:
-    """Return a line that says which images are used if the options name none, or None for fresh
+    """Return a line that says which images are used if the options name none, or None for untrained
     weights.
 
     The images are those of the run that made the initial weights. If that run is unknown, the

@@ -97,7 +97,7 @@ class _Progress(Callback, ABC):
     def _measured(self, row: Row) -> Iterator[str]:
         """Yield a line about a row's held-out metrics, and a line about each probe.
 
-        A line about a probe has the value, the interval and the value of fresh weights.
+        A line about a probe has the value, the interval and the value of untrained weights.
         """
         step = row["step"]
         values = {
@@ -120,7 +120,7 @@ class _Progress(Callback, ABC):
                 interval = f" ({low:.1%} to {high:.1%})"
             fresh = probes.get(f"{FRESH}{name}")
             if fresh:
-                baseline = f"; fresh weights {fresh.value:.1%}"
+                baseline = f"; untrained weights {fresh.value:.1%}"
             n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
             label = find_metric(name).words
             yield f"probe at step {step}: {label} {probe.value:.1%}{interval}{baseline} (n = {n})"

@@ -5,7 +5,7 @@ runs/NAME/
     checkpoints/  export/  figures/  tensorboard/  trackers/ (log.trackers)
     predictions.npz (for the test split)  not_finite.json (skipped updates)  report.html
     trained_on.safetensors (hashes of the images that the run has trained on)
-    compared.safetensors (which held-out images the probes of fresh weights classify correctly)
+    compared.safetensors (which held-out images the probes of untrained weights classify correctly)
     hub/  hub.json (uploads)
 """
 

@@ -100,7 +100,7 @@ def fine_tuning(init: Path | str, recipe: Recipe) -> str:
 
 
 def from_scratch(folder: Path) -> str:
-    """Return the command that fine-tunes fresh weights with the options of a run."""
+    """Return the command that fine-tunes untrained weights with the options of a run."""
     recipe = folder / "recipe.yaml"
     return _typed("finetune", f"recipe={recipe}", f"name={folder.name}-scratch", "init=scratch")
 

@@ -257,7 +257,7 @@ def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
 
 
 def test_what_the_commonest_class_reaches_is_no_finding() -> None:
-    """Of 65 images 47 right and 45 of one class: fresh weights may be far below both."""
+    """Of 65 images 47 right and 45 of one class: untrained weights may be far below both."""
     better = Difference(mean=0.2, low=0.1, high=0.3)
     values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}

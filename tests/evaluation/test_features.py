@@ -85,7 +85,7 @@ def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
     both, all_, whole = measured(
         [*words, "name=both", "probe.measures=[few_shot,knn]"], monkeypatch
     )
-    # fresh weights see the same images, and are not counted
+    # untrained weights see the same images, and are not counted
     assert all_ == 2 * both["images"] == 2 * (len(splits.train) + len(splits.test))
     most = len(splits.test) + 2 * 3 * 10  # trials, most shots, classes
     assert few == 2 * alone["images"] <= 2 * most
@@ -167,7 +167,7 @@ def test_shots_that_a_class_has_too_few_images_for_are_left_out() -> None:
 
 
 def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program() -> None:
-    """It ended well, without the row of fresh weights."""
+    """It ended well, without the row of untrained weights."""
     label_N = torch.arange(8) % 2
     whole, fewer = (torch.randn(8, width) for width in (4, 3))
     seen = {

@@ -148,7 +148,7 @@ def test_a_baseline_whose_features_overflow_is_left_out_with_a_warning() -> None
     right = features.probe_all(seen, probe, 2, warnings.append)
     assert FRESH not in right and ENCODER in right
     (text,) = warnings
-    assert "1 of 8 images" in text and "fresh weights" in text
+    assert "1 of 8 images" in text and "untrained weights" in text
     seen = {split: {ENCODER: found[FRESH]} for split, found in seen.items()}
     with pytest.raises(UserError, match="1 of 8 images"):
         features.probe_all(seen, probe, 2, warnings.append)
@@ -171,7 +171,7 @@ def test_online_probes_warn_and_the_run_goes_on(
     assert sum("validation/accuracy_masked" in row for row in found) == 3
     assert not any(key.startswith(("probe/", "features/")) for row in found for key in row)
     log = done.log.read_text()
-    assert log.count("40 of 40 images is not finite") == 4  # once for fresh weights
+    assert log.count("40 of 40 images is not finite") == 4  # once for untrained weights
 
 
 def test_a_prediction_that_is_not_finite_counts_neither_as_right_nor_as_wrong(

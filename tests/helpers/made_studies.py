@@ -174,7 +174,7 @@ def with_metric(run: Path, metric: str, **new: Any) -> None:
 def counted(
     right: Mapping[str, tuple[int, ...]] = RIGHT, metric: str = "top1"
 ) -> Callable[[Task], Measured]:
-    """Tests with so many of IMAGES right, by arm and seed; under UNTRAINED those of fresh weights,
+    """Tests with so many of IMAGES right, by arm and seed; under UNTRAINED those of untrained weights,
     which the evaluation of any other weights measures beside them."""
 
     def measured(task: Task) -> Measured:

@@ -71,7 +71,7 @@ def test_a_run_is_drawn_beside_what_it_began_with(
     draw(f"init={still}", *place, "images=9")
     text = capsys.readouterr().out
     assert "images      shapes, test images: 9 of 5,000" in text
-    assert "left out" not in text  # that fresh weights have no heads is no news
+    assert "left out" not in text  # that untrained weights have no heads is no news
     drawn = {}
     for name in FIGURES.keys() - {"predicted"}:
         for suffix in ("png", "svg"):
@@ -98,7 +98,7 @@ def test_a_run_is_drawn_beside_what_it_began_with(
 def test_another_library_s_model_has_its_own_preprocessing(
     still: Path, place: list[str], tmp_path: Path
 ) -> None:
-    """A crop of 0.9, of the same images; and its fresh weights have it too."""
+    """A crop of 0.9, of the same images; and its untrained weights have it too."""
     other = of_timm(tmp_path / "a $weird$ <b>", crop=0.9, init_values=None)
     own = [*place, "figures=attention_rollout", "data=shapes"]
     draw(f"init={still}", *own)

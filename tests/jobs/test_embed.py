@@ -313,7 +313,7 @@ def test_the_command_that_compares_embeds_fresh_weights_of_the_same_model(
     differ = {key for key in then["settings"] if then["settings"][key] != now["settings"][key]}
     assert differ == {"init", "model_args"} and then["splits"] == now["splits"]
     output = capsys.readouterr().out
-    assert "fresh weights of seed 0" in output and "compare     " not in output
+    assert "untrained weights of seed 0" in output and "compare     " not in output
 
 
 def test_scratch_beside_a_run_is_what_the_run_began_with(still: Path, tmp_path: Path) -> None:

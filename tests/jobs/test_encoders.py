@@ -1,4 +1,4 @@
-"""Fresh weights that stand beside an encoder in figures and neighbours."""
+"""Untrained weights that stand beside an encoder in figures and neighbours."""
 
 from pathlib import Path
 

@@ -314,7 +314,7 @@ def test_a_baseline_that_diverges_is_left_out_and_does_not_end_the_evaluation(
     monkeypatch.setattr(attentive, "train", train)
     found = ssl_vit.evaluate([*words, "name=one"]).metrics
     assert {*found} == {"attentive", "commonest_attentive"} and len(calls) == 2
-    assert "fresh weights: probe.rates=" in capsys.readouterr().out
+    assert "untrained weights: probe.rates=" in capsys.readouterr().out
     calls.append(None)  # now the encoder's is the one that diverges
     with pytest.raises(UserError, match="attentive probe diverges"):
         ssl_vit.evaluate([*words, "name=two"])

@@ -66,7 +66,7 @@ def test_tasks_that_measure_the_same_share_it_to_the_bit(
     assert not (tmp_path / "shared").exists()
     assert evaluated(pretrained, study, "first") == alone
     known = files(study)
-    assert len(known) == 2  # fresh weights and pixels
+    assert len(known) == 2  # untrained weights and pixels
     assert evaluated(pretrained, study, "second") == alone and files(study) == known
     for path in (study / "shared").iterdir():  # read it was, and not measured again
         changed = shared.SharedFile(path).read()

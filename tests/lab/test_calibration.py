@@ -38,7 +38,7 @@ RIGHT: dict[str, np.ndarray] = {}
 
 @functools.cache
 def planned(seeds, baseline=None):
-    """study.json of three trained arms, and a table of its tasks with fresh weights beside each."""
+    """study.json of three trained arms, and a table of its tasks with untrained weights beside each."""
     options = {"recipe": "evaluate", "init": "trained"}
     content = {
         "title": "Made up",
@@ -60,7 +60,7 @@ def planned(seeds, baseline=None):
 
 
 def claims(folder, seeds, values, baseline=None, ends=1):
-    """The verdict of {task, or what stands for its fresh weights: the top-1}."""
+    """The verdict of {task, or what stands for its untrained weights: the top-1}."""
     plan, table = planned(seeds, baseline)
     plan = plan.model_copy(update={"ends": ends})
     table = table.assign(value=[values[name] for name in table["folder"]])
@@ -69,7 +69,7 @@ def claims(folder, seeds, values, baseline=None, ends=1):
 
 def drawn(seeds, generator, gain=0.0):
     """The values of `claims`, where nothing but seeds makes a difference; or so much more of b.
-    Fresh weights are the same beside all arms."""
+    Untrained weights are the same beside all arms."""
     common, tasks = generator.normal(0.5, 0.03, seeds), planned(seeds)[0].tasks
     found = {
         task.name: common[task.seed] + generator.normal(0, SD) + gain * (task.at["arm"] == "b")
@@ -81,12 +81,12 @@ def drawn(seeds, generator, gain=0.0):
 
 @pytest.mark.parametrize("seeds", [3, 4, 5])
 def test_without_an_effect_5_percent_claim_one(seeds, tmp_path):
-    """By the pairs and by fresh weights, each with its own 5%."""
+    """By the pairs and by untrained weights, each with its own 5%."""
     generator = np.random.default_rng(seeds)
     found = [claims(tmp_path, seeds, drawn(seeds, generator)) for _ in range(COUNT)]
     pairs = sum(bool(one.primary.claimed) for one in found) / COUNT
     fresh = sum(bool(one.against_fresh.claimed) for one in found) / COUNT
-    print(f"{seeds} seeds: pairs {pairs:.1%}, fresh weights {fresh:.1%} of {COUNT}")
+    print(f"{seeds} seeds: pairs {pairs:.1%}, untrained weights {fresh:.1%} of {COUNT}")
     assert {(one.primary.size, one.against_fresh.size) for one in found} == {(3, 3)}
     assert 0.025 <= pairs <= 0.08 and 0.025 <= fresh <= 0.08
 

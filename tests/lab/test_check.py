@@ -285,7 +285,7 @@ def test_arms_that_end_in_other_encoders_are_named(
 
 @pytest.mark.parametrize("pool", [None, "avg"])
 def test_encoders_that_are_read_by_other_features_are_named(pool: str | None) -> None:
-    """Fresh weights by their class token, beside those whose patches are averaged."""
+    """Untrained weights by their class token, beside those whose patches are averaged."""
     arms = {"a": {"fin": {"init": "scratch", "model": "vit_n8"}}, "b": {}}
     trained = own(PRE, model="vit_n8") | {"only": {"arm": ["b"]}}
     probe = own(PROBE, probe__pool=pool)

@@ -58,7 +58,7 @@ def test_a_sweep_takes_the_measures_of_its_report() -> None:
 
 
 def made(folder: Path, objective: str, accuracy: float, n: int = 500) -> None:
-    """A pre-training whose k-NN was measured on held-out images, 5 points above fresh weights."""
+    """A pre-training whose k-NN was measured on held-out images, 5 points above untrained weights."""
     above = {"mean": 0.05, "low": 0.01, "high": 0.09}
     found = {
         "probe_knn": {"value": accuracy, "n": n, "split": "validation"},
@@ -81,7 +81,7 @@ def test_encoders_of_several_objectives_are_listed_and_ranked_by_their_features(
     assert said is not None and said.startswith(
         "k-NN 50.0% (45.6% to 54.4%) of 500 held-out images"
     )
-    assert "fresh weights 45.0%: +5.0 points (+1.0 to +9.0)" in said
+    assert "untrained weights 45.0%: +5.0 points (+1.0 to +9.0)" in said
     table = runs_tool.table(RunsOptions(folder=tmp_path))
     column = table.rows[0].index("frozen encoder")
     assert all(row[column].startswith("k-NN") for row in table.rows[1:])

@@ -67,7 +67,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("runs/tune/try", {"optim.lr": 0.1}, "runs.tune.try: optim.lr: "),
     ("runs/tune/try", {"optim.lr": [0.1, 0.1]}, "runs.tune.try: optim.lr: [0.1, 0.1]: "),
     ("runs/tune/seeds", [True], "runs.tune.seeds: [True]: "),
-    ("runs/untrained", PRETRAIN, "runs: untrained: "),  # the run of fresh weights
+    ("runs/untrained", PRETRAIN, "runs: untrained: "),  # the run of untrained weights
     (
         "options",
         {"plugin": "own.py"},

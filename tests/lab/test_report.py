@@ -147,19 +147,19 @@ def test_fresh_weights_that_differ_have_rows_of_their_own(tmp_path):
 
     folder = study(tmp_path / "s", content, measured)
     text = markdown(folder)
-    assert "mae minus fresh weights" in text
+    assert "mae minus untrained weights" in text
     _, *rows = table(text, "length")
     assert [row[:4] for row in rows[:6]] == [
         ["10", "mpp", "3", "51.00"],
         ["10", "dino", "3", "51.00"],
         ["10", "mae", "3", "41.00"],
-        ["10", "fresh weights as mpp", "3", "31.00"],
-        ["10", "fresh weights as dino", "3", "31.00"],
-        ["10", "fresh weights as mae", "3", "21.00"],
+        ["10", "untrained weights as mpp", "3", "31.00"],
+        ["10", "untrained weights as dino", "3", "31.00"],
+        ["10", "untrained weights as mae", "3", "21.00"],
     ]
     assert [row[1] for row in rows[6:]] == [row[1] for row in rows[:6]]
     drawn = (folder / "figures" / "study.svg").read_text()
-    assert "fresh weights as mpp" in drawn  # a line, as it is the same at both lengths
+    assert "untrained weights as mpp" in drawn  # a line, as it is the same at both lengths
 
 
 def test_what_probes_are_compared_with_stands_beside_them(reported):
@@ -184,7 +184,7 @@ def test_what_probes_are_compared_with_stands_beside_them(reported):
             zip([one.replace(", %", "").removesuffix(split) for one in head], rows[0], strict=True)
         )
     others = {
-        "fresh weights": "30.00",
+        "untrained weights": "30.00",
         "the initial weights": "20.00",
         "the pixels at 8 x 8": "40.00",
     }

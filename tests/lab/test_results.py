@@ -308,7 +308,7 @@ def test_fresh_weights_stand_in_the_table(tmp_path):
     assert rows["value"].tolist() == [0.475, 0.5, 0.475] * 2
     assert rows["arm"].tolist() == ["mpp"] * 3 + ["mae"] * 3
     assert rows["seed"].tolist() == [0, 1, 2] * 2
-    assert rows["folder"].iloc[4] == "fresh weights measured by probe-mae-1"
+    assert rows["folder"].iloc[4] == "untrained weights measured by probe-mae-1"
     assert rows[["exaflop", "device_hours"]].isna().all(axis=None) and {*rows["origin"]} == {""}
     own = found.rows("probe", "knn")
     for column in ("split", "n", "fingerprint"):

@@ -83,7 +83,7 @@ def test_every_name_is_compared_with_the_baseline(tmp_path):
 
 
 def test_names_that_are_measured_by_other_features_are_said(tmp_path):
-    """Fresh weights by the class token, and others minus these, as if by one measure."""
+    """Untrained weights by the class token, and others minus these, as if by one measure."""
     content = changed(
         FROZEN,
         axes__arm={"fresh": {"probe": {"init": "scratch", "model": "vit_p8"}}, "mpp": MPP},
@@ -126,7 +126,7 @@ def test_nothing_that_is_distinguished_is_a_result(tmp_path):
     first, second = frozen(tmp_path / "s", {**LEVEL, "untrained": (224, 220, 226)}).sentences
     said = "mpp minus mae (mean +0.00, interval -2.71 to +2.71, 3 seeds)."
     assert first.endswith(f"distinguished from mae at 95%: {said}")
-    assert "from fresh weights at 95% (Bonferroni over 2 comparisons)" in second
+    assert "from untrained weights at 95% (Bonferroni over 2 comparisons)" in second
 
 
 def test_at_every_place_of_the_other_axes(tmp_path):
@@ -184,7 +184,7 @@ def test_a_loss_is_better_where_it_is_lower(tmp_path):
 def test_a_claim_needs_three_independent_seeds(tmp_path):
     """Seeds from one pre-training count once."""
     found = frozen(tmp_path / "s", content=changed(FROZEN, seeds=[0, 1]))
-    for sentence, others in zip(found.sentences, ("mae", "fresh weights"), strict=True):
+    for sentence, others in zip(found.sentences, ("mae", "untrained weights"), strict=True):
         assert f"no difference from {others} is claimed, because" in sentence
     found = frozen(tmp_path / "t", content=changed(FROZEN, runs__pretrain__seeds=[0]))
     assert [one.n for one in (*found.primary.differences, *found.against_fresh.differences)] == [
@@ -335,20 +335,23 @@ def test_more_hours_after_results_are_another_end(tmp_path):
     assert decide(folder).primary.size == 3
 
 
-# ---- fresh weights
+# ---- untrained weights
 
 
 def test_those_that_each_evaluation_has_measured(tmp_path):
     """Worse than they is said too."""
     found = frozen(tmp_path / "s")
-    assert asked(found.against_fresh) == ["mpp minus fresh weights", "mae minus fresh weights"]
+    assert asked(found.against_fresh) == [
+        "mpp minus untrained weights",
+        "mae minus untrained weights",
+    ]
     assert found.against_fresh.differences[0].mean == pytest.approx(
         100 * (30 + 26 + 36) / 3 / IMAGES
     )
-    assert "mpp is 7.67 points above fresh weights" in found.sentences[1]
+    assert "mpp is 7.67 points above untrained weights" in found.sentences[1]
     assert found.sentences[1].endswith(". Intervals: 95% (Bonferroni over 2 comparisons).")
     found = frozen(tmp_path / "t", {**FRESH, "mpp": (100, 110, 101)})
-    assert "mpp is 22.42 points below fresh weights" in found.sentences[1]
+    assert "mpp is 22.42 points below untrained weights" in found.sentences[1]
 
 
 def test_each_name_is_paired_with_its_own_at_its_place(tmp_path):
@@ -368,7 +371,7 @@ def test_each_name_is_paired_with_its_own_at_its_place(tmp_path):
         return {"knn": (own, "test"), "fresh_knn": (own - low[task.at["arm"]], "test")}
 
     found = decide(study(tmp_path / "s", content, measured)).against_fresh
-    wanted = [(f"{arm} minus fresh weights at {name}", arm) for name in "ab" for arm in low]
+    wanted = [(f"{arm} minus untrained weights at {name}", arm) for name in "ab" for arm in low]
     assert means(found) == {text: 100 * low[arm] for text, arm in wanted}
     assert all(one.n == 3 and one.sd < 1e-9 for one in found.differences)
 
@@ -416,7 +419,7 @@ def test_a_name_without_pre_training_is_compared_and_does_not_take_their_place(t
     right = {"mpp": (220, 226, 226), "random": (150, 151, 150), "untrained": (190, 200, 190)}
     found = frozen(tmp_path / "s", right, content)
     assert asked(found.primary) == ["mpp minus random"]
-    assert asked(found.against_fresh) == ["mpp minus fresh weights"]
+    assert asked(found.against_fresh) == ["mpp minus untrained weights"]
 
 
 def test_a_test_of_pre_training_has_fresh_weights_beside_it(tmp_path):
@@ -429,13 +432,13 @@ def test_a_test_of_pre_training_has_fresh_weights_beside_it(tmp_path):
     content = changed(FROZEN, report={"test": "pretrain", "measures": ["probe_knn"]})
     found = decide(study(tmp_path / "s", content, measured))
     assert means(found.against_fresh) == {
-        f"{arm} minus fresh weights": 20 for arm in ("mpp", "mae")
+        f"{arm} minus untrained weights": 20 for arm in ("mpp", "mae")
     }
     assert found.sentences[0].startswith("By k-NN on held-out images, no arm can be distinguished")
 
 
 def test_without_any_it_was_not_measured(tmp_path):
-    said = "The study measured nothing with fresh weights for comparison."
+    said = "The study measured nothing with untrained weights for comparison."
     assert frozen(tmp_path / "s", RIGHT).sentences[1] == said
     content = changed(TRAINED, report={"test": "final"})
     assert tuned(tmp_path / "t", content=content).sentences[1] == said
@@ -501,7 +504,7 @@ def test_a_study_without_axes_is_compared_with_fresh_weights(tmp_path):
     right = {"probe": (220, 226, 226), "untrained": (190, 200, 190)}
     first, second = frozen(tmp_path / "s", right, content).sentences
     assert first == "Nothing is compared."
-    named = "By k-NN on test images, probe is 7.67 points above fresh weights (+4.54"
+    named = "By k-NN on test images, probe is 7.67 points above untrained weights (+4.54"
     assert second.startswith(named)  # the first sentence names no measure
 
 
@@ -512,14 +515,14 @@ def test_what_the_rule_compares_with_fresh_weights_is_said_once(tmp_path):
     found = tuned(tmp_path / "b", content=changed(TUNED, report__pairs=["mpp:scratch"]))
     assert asked(found.against_fresh) == ["mpp minus scratch", "mae minus scratch"]
     assert found.sentences[1].startswith(
-        "Compared with fresh weights, mpp is 5.00 points above scratch"
+        "Compared with untrained weights, mpp is 5.00 points above scratch"
     )
 
 
 @pytest.mark.parametrize(
     ("ways", "second"),
     [
-        (["{pretrain}", "{other}"], "measured nothing with fresh weights"),
+        (["{pretrain}", "{other}"], "measured nothing with untrained weights"),
         (["scratch", "{other}"], None),  # the better of two ways, one of them without training
     ],
 )

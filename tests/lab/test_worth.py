@@ -1071,7 +1071,7 @@ def test_its_report_compares_what_was_chosen(tmp_path: Path) -> None:
     folder = made_studies.study(tmp_path / "worth", file, measured)
     found = report.write(folder)
     assert not found.results.foreign and not found.results.missing
-    (sentence,) = found.verdict.sentences  # scratch is what fresh weights reach
+    (sentence,) = found.verdict.sentences  # scratch is what untrained weights reach
     assert re.match(r"With 4 hours \(.* epochs.*\) of vit_p8 at 32 px, by top-1 on test", sentence)
     assert "mae is 10.17 points above scratch" in sentence and "Bonferroni" not in sentence
     text = (folder / "report.md").read_text()

@@ -21,12 +21,12 @@ def levels(**values: float) -> dict[str, list[str]]:
 
 
 def test_fresh_weights_stand_beside_each_probe() -> None:
-    """Probes alone in their chart, though metrics.jsonl has what fresh weights reach."""
+    """Probes alone in their chart, though metrics.jsonl has what untrained weights reach."""
     found = levels(probe__knn=0.4, probe__fresh_knn=0.3, probe__linear=0.5, probe__fresh_linear=0.2)
     assert found == {
         "Probes of the frozen features": [
-            "baseline: fresh weights, k-NN",
-            "baseline: fresh weights, linear",
+            "baseline: untrained weights, k-NN",
+            "baseline: untrained weights, linear",
         ]
     }
 

@@ -127,7 +127,7 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
         measured_runs = [run for run in runs if run.frozen_measure == measure]
         for facts, comparable_runs in listed.rank(measured_runs, measure):
             head = ["run", "objective", metric_label(measure), "95% interval"]
-            head += ["minus fresh weights", "95% interval"]
+            head += ["minus untrained weights", "95% interval"]
             rows = [_frozen_row(folder, run, measure) for run in comparable_runs]
             shared = ("data", "data.size", "split", "n", "training images")
             shared_facts = "; ".join(f"{key}: {facts[key]}" for key in shared if key in facts)
@@ -136,7 +136,7 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 
 
 def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
-    """Return the row of a run: name, objective, value, interval, difference from fresh weights."""
+    """Return the row of a run: name, objective, value, and difference from untrained weights."""
     reading = run.measured[measure]
     interval = difference_mean = difference_interval = listed.NONE
     if reading.interval:

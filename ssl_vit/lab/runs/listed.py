@@ -161,12 +161,12 @@ class ListedRun:
         return self.measured[metric].images or None
 
     def fresh_value(self, metric: str) -> float | None:
-        """Return the value of fresh weights on the same images, or None without a measurement."""
+        """Return the value of untrained weights on the same images, or None."""
         baselines = self.measured[metric].comparisons if metric in self.measured else []
         return next((baseline.value for baseline in baselines if baseline.place == FRESH), None)
 
     def best_baseline(self, metric: str) -> float | None:
-        """Return the best baseline on the same images except fresh weights, or None."""
+        """Return the best baseline on the same images except untrained weights, or None."""
         reading = self.measured.get(metric)
         if reading is None:
             return None
@@ -386,8 +386,8 @@ SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learn
 def metric_text(run: ListedRun, metric: str) -> str:
     """Describe a metric of a run for a table cell: `76.5% (n = 400); untrained 41.0%`.
 
-    The text has the value, the number of images, the values of fresh weights and of the best other
-    baseline, and the limits of the metric (`_caveats`).
+    The text has the value, the number of images, the values of untrained weights and of the best
+    other baseline, and the limits of the metric (`_caveats`).
     """
     reading = run.measured[metric]
     fresh, baseline = run.fresh_value(metric), run.best_baseline(metric)
@@ -469,7 +469,7 @@ def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, st
 def _metric_columns(
     metric: str, split: str, row: Metric, runs: Sequence[ListedRun]
 ) -> list[Column]:
-    """Return the columns of a metric on one split: the metric, fresh weights, the best baseline.
+    """Return the columns of a metric: its value, untrained weights, the best baseline.
 
     Baselines that were not measured have no column. The heading of the metric has the number of
     images if all runs have the same number.
@@ -502,7 +502,7 @@ def _metric_columns(
 
     number = partial(row.text, page=True)
     columns = [Column(head, value, number)]
-    for what, value_of in (("of fresh weights", fresh), ("to beat", to_beat)):
+    for what, value_of in (("of untrained weights", fresh), ("to beat", to_beat)):
         if any(value_of(run) is not None for run in with_metric):
             columns.append(Column(f"{words} {what}, {SPLIT_NAMES[split]}", value_of, number))
     return columns

@@ -48,7 +48,7 @@ COLUMNS = {
 }
 ALL = "all"  # key under a name of an axis: options of every run over the axis
 SEED = "seed"  # {seed} in an option stands for the task's seed
-UNTRAINED = "untrained"  # name of the run in the results that measures fresh weights for comparison
+UNTRAINED = "untrained"  # name of the run in the results that measures untrained weights
 REFERENCE = re.compile(r"\{([^{}:]+)\}")  # does not match a mapping such as {layers: [1,1]}
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63

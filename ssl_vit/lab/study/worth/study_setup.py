@@ -83,12 +83,12 @@ class StudySetup(NamedTuple):
 
     Attributes:
         objective: Name of the pre-training recipe.
-        init: Encoder that pre-training starts from, or `""` for fresh weights.
+        init: Encoder that pre-training starts from, or `""` for untrained weights.
         shared_options: Options of every run.
         pretraining_options: Options of pre-training alone.
         images: Images of the study.
         recipe: Resolved recipe of pre-training.
-        model: Options that give the same network to runs from fresh weights.
+        model: Options that give the same network to runs from untrained weights.
         pool: How the encoder pools tokens into the feature that is fine-tuned and probed.
         supervised_ratio: Steps of supervised training that cost as much as one step of
             pre-training.
@@ -288,7 +288,7 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
 
 
 def _model_options(recipe: Recipe, shared: Values) -> Values:
-    """Return the options that give a run from fresh weights the network of a recipe.
+    """Return the options that give a run from untrained weights the network of a recipe.
 
     The options are the network's name or, if the recipe has changed a size of the named network,
     all sizes.
