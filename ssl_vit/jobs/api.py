@@ -196,8 +196,10 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         # a new Recipe, because a run replaces values such as compute.precision=auto in its recipe
         values = options.values()
         if type(options) is not schema.recipe_class(options.objective, values):
-            text = "the Recipe was made for another objective or target. Make a new Recipe with"
-            text += " ssl_vit.resolve"
+            text = (
+                "the Recipe was made for another objective or target. Make a new Recipe with"
+                " ssl_vit.resolve"
+            )
             raise UserError(f"objective={options.objective}: {text}.")
         recipe = schema.build(values)
         check.check(recipe)

@@ -121,8 +121,10 @@ def _channels(r: Recipe) -> None:
     for key in ("data.mean", "data.std"):
         others = len(r.value(key)) != data.channels
         # For other channel counts, the default of three numbers is replaced by measured values.
-        text = f"data.channels={data.channels} needs a number for each channel. Give"
-        text += f" {data.channels} numbers, or leave out {key}=."
+        text = (
+            f"data.channels={data.channels} needs a number for each channel. Give"
+            f" {data.channels} numbers, or leave out {key}=."
+        )
         r.refuse(key, text, others and _first_changed_key(r, [key]))
     resnet = r.model.convolutional or r.model.hybrid
     text = f"model={r.model.name} begins with a ResNet, which takes 3 channels. {USE_VIT}"
@@ -135,8 +137,10 @@ def _channels(r: Recipe) -> None:
         raise r.error("target", f"{text}. Choose from: {', '.join(known)}.")
     views = compared_views(r)
     coloured = views and (views.jitter or views.grayscale or any(views.solarize))
-    text = "this objective changes the colours of 8-bit RGB images, and these images are not RGB."
-    text += " Add views.jitter=0 views.grayscale=0 views.solarize=[0,0]."
+    text = (
+        "this objective changes the colours of 8-bit RGB images, and these images are not RGB."
+        " Add views.jitter=0 views.grayscale=0 views.solarize=[0,0]."
+    )
     r.refuse("objective", text, coloured and not data.is_rgb)
 
 
@@ -148,8 +152,10 @@ def _args(r: Recipe) -> None:
 
 def _encoder(r: Recipe) -> None:
     model = r.model
-    text = f"model={model.name} is a hybrid of ResNet and Transformer without rotary positions."
-    text += " Choose from: learned, learned_2d, sincos_2d, none."
+    text = (
+        f"model={model.name} is a hybrid of ResNet and Transformer without rotary positions."
+        " Choose from: learned, learned_2d, sincos_2d, none."
+    )
     r.refuse("model.positions", text, model.positions == "rotary" and model.hybrid)
     text = "a hybrid of ResNet and Transformer has only gelu. Use model.activation=gelu."
     r.refuse("model.activation", text, model.activation != "gelu" and model.hybrid)
@@ -225,29 +231,35 @@ def _held_out(r: Recipe) -> None:
     data, best, cuts = r.data, r.checkpoint.best, _cuts_held_out(r)
     text = (
         "has no effect, because no share of the images is held out or tested. Use data.group=null,"
+        " data.validation=0.1 or data.test=0.2."
     )
-    text += " data.validation=0.1 or data.test=0.2."
     no_share = not cuts and isinstance(data.test, str)
     r.refuse("data.group", text, data.group is not None and no_share)
     text = (
         f"has no effect with data.validation={data.validation}. Use data.validation=null or a share"
+        " such as data.validation=0.1."
     )
-    text += " such as data.validation=0.1."
     r.refuse("data.validation_from", text, data.validation_from != "share" and not cuts)
     if best is None:
         return
-    text = "data.validation=0 leaves no held-out images to choose a checkpoint on."
-    text += " Use checkpoint.best=null, or a share such as data.validation=0.1."
+    text = (
+        "data.validation=0 leaves no held-out images to choose a checkpoint on."
+        " Use checkpoint.best=null, or a share such as data.validation=0.1."
+    )
     r.refuse("checkpoint.best", text, data.validation == 0)
-    text = f"with objective={r.objective}, collapsed features can have the best {best}."
-    text += " Use the accuracy of a probe: checkpoint.best=probe/knn probe.every=1000."
+    text = (
+        f"with objective={r.objective}, collapsed features can have the best {best}."
+        " Use the accuracy of a probe: checkpoint.best=probe/knn probe.every=1000."
+    )
     told = declaration.may_reward_collapse(best, r.objective, r.target)
     r.refuse("checkpoint.best", text, told)
 
 
 def _labels(r: Recipe) -> None:
-    text = "this run learns labels or measures accuracy. Use data.labels=true and labelled images."
-    text += " For images without labels, use `ssl-vit embed` or `ssl-vit figures`."
+    text = (
+        "this run learns labels or measures accuracy. Use data.labels=true and labelled images."
+        " For images without labels, use `ssl-vit embed` or `ssl-vit figures`."
+    )
     r.refuse("data.labels", text, not r.data.labels and uses_labels(r))
     learning = [part for part in r.declared.parts if declaration.objective(part).labels]
     untrained = "".join(f" with {r.objective}.{part}=0" for part in learning)
@@ -357,8 +369,9 @@ def _probe(r: Recipe) -> None:
         r.refuse("probe.measures", f"{only} {leave}", not evaluates, measure)
         text = f"needs patches, and model={r.model.name or r.model.timm} has none. {leave}"
         r.refuse("probe.measures", text, r.model.convolutional, measure)
-        text = f"reads patches, and probe.feature={probe.feature} has none."
-        text += " Use probe.feature=encoder."
+        text = (
+            f"reads patches, and probe.feature={probe.feature} has none. Use probe.feature=encoder."
+        )
         r.refuse("probe.measures", text, probe.feature != "encoder", measure)
         text = f"probe.measures={measure} reads patches without pooling. Leave out probe.pool."
         r.refuse(
@@ -370,8 +383,10 @@ def _lengths(r: Recipe) -> None:
     optim, batch, depth = r.optim, r.compute.batch, r.model.depth
     text = f"must be less than optim.steps={optim.steps}. Use optim.warmup={optim.steps // 10}."
     r.refuse("optim.warmup", text, optim.warmup >= optim.steps)
-    text = f"the decay begins at step {optim.decay_from}, before optim.warmup={optim.warmup} ends."
-    text += " Use a smaller optim.decay or optim.warmup."
+    text = (
+        f"the decay begins at step {optim.decay_from}, before optim.warmup={optim.warmup} ends."
+        " Use a smaller optim.decay or optim.warmup."
+    )
     r.refuse("optim.decay", text, optim.schedule == "wsd" and optim.warmup > optim.decay_from)
     text = f"must divide optim.batch={optim.batch}."
     r.refuse("compute.batch", text, batch and optim.batch % batch)

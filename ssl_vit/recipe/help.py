@@ -127,8 +127,10 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         )
     if kind.recipes in (LISTS_ALL_KEYS, TAKES_ALL_KEYS):
         names = ", ".join(name for name in groups() if name)
-        text = f"To list all keys of a recipe, type --help {EVERY}. To list the keys of a group,"
-        text += f" type --help GROUP. The groups are {names}."
+        text = (
+            f"To list all keys of a recipe, type --help {EVERY}. To list the keys of a group,"
+            f" type --help GROUP. The groups are {names}."
+        )
         lines += ["", *textwrap.wrap(text, WIDTH)]
     return "\n".join(lines)
 

@@ -85,9 +85,9 @@ class Eval(Keys):
         images: Largest number of held-out images to evaluate.
         collapse: Steps between checks for collapsing features, starting at step 0. Each check uses
             ten held-out images per channel of the encoder. null: no checks.
-        knn: While pre-training on labelled images, measure k-NN accuracy and compare it with untrained
-            weights. The images are cut so that this takes at most 3% of the work, but it is
-            measured at least once. probe.every= measures more.
+        knn: While pre-training on labelled images, measure k-NN accuracy and compare it with
+            untrained weights. The images are cut so that this takes at most 3% of the work, but it
+            is measured at least once. probe.every= measures more.
         test: Measure top-1 and top-5 accuracy at the end, on every image of data.test.
         real: Path of ImageNet-ReaL's labels (real.json), if data.test is the validation split of
             ImageNet.

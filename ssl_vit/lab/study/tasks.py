@@ -329,8 +329,10 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
             if changes_experiment(difference.key)
         ]
         if counting:
-            text = f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
-            text += f" in {', '.join(counting)}. For this run, another value may be better"
+            text = (
+                f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
+                f" in {', '.join(counting)}. For this run, another value may be better"
+            )
             texts.setdefault(text, place_text(task.run, task.at))
     return [f"{place}: {text}" for text, place in texts.items()]
 
