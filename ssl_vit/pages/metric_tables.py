@@ -327,11 +327,9 @@ def text_lines(title: str, table: Table) -> list[str]:
 def value_with_fresh(reading: MetricReading) -> str:
     """Describe a metric and the difference from untrained weights in a cell of a list.
 
-    For example: "76.5% (72.1 to 80.4), n = 400, untrained 41.0%: +35.5 (+30.2 to +40.8)".
+    For example: "76.5% (72.1 to 80.4) of 400 test images, untrained 41.0%: +35.5 (+30.2 to +40.8)".
     """
-    parts = [value_text(reading)]
-    if reading.images:
-        parts.append(f"n = {reading.count_text}")
+    parts = [f"{value_text(reading)} of {reading.images_text}"]
     for baseline in reading.comparisons:
         if baseline.place == FRESH:
             value = reading.row.text(baseline.value)

@@ -9,17 +9,17 @@ from ..metrics import FRESH, PIXELS, PROBED, TESTED, measure_rank, metric_label
 from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
 NOT_FINITE = "There is no verdict, because {measure} is not finite."
-WORSE = "By {measure}, the features of this encoder are worse than those of untrained weights."
-COMMONEST = "By {measure}, this encoder is no better than always naming the commonest class."
+WORSE = "The features of this encoder are worse than those of untrained weights ({measure})."
+COMMONEST = "The predictions are no better than always naming the commonest class ({measure})."
 UNKNOWN = (
-    "By {measure}, it is not known whether the features of this encoder are better than those of"
-    " untrained weights, because the interval of the difference includes zero."
+    "It is not known whether the features of this encoder are better than those of untrained"
+    " weights, because the interval of the difference includes zero ({measure})."
 )
 PIXELS_AS_GOOD = (
-    "By {measure}, the features of this encoder are better than those of untrained weights. By"
-    " k-NN, they are no better than the pixels at 8 x 8."
+    "The features of this encoder are better than those of untrained weights ({measure}), but no"
+    " better than the pixels at 8 x 8 (k-NN)."
 )
-BETTER = "By {measure}, the features of this encoder are better than those of untrained weights."
+BETTER = "The features of this encoder are better than those of untrained weights ({measure})."
 NOT_COMPARED = (
     "The features of this encoder were not compared with those of untrained weights: {reason}."
 )

@@ -20,7 +20,7 @@ from ssl_vit.evaluation import baselines
 from ssl_vit.jobs.run_result import RunResult
 from ssl_vit.lab.compare import Comparison, PredictionOutcomes, measure_difference
 from ssl_vit.lab.runs import listed
-from ssl_vit.pages import metric_tables
+from ssl_vit.pages import metric_tables, run_verdict
 from ssl_vit.pages.run_record import read_run
 
 NETWORK = [word for word in TINY if word.startswith(("model.", "data.size"))]
@@ -206,10 +206,10 @@ def test_a_classifier_is_tested_on_distinct_images_and_against_the_commonest_cla
     top1, majority = result.metrics["top1"], result.metrics["majority_top1"]
     assert top1.copies is not None and (top1.n, top1.copies.distinct) == (80, 40)
     assert majority.difference is not None and majority.difference.low <= 0
-    said = "top-1 is no better than always naming the commonest class"
-    said += " (80 test images, 40 distinct)."
-    (line,) = [line for line in result.lines() if line.startswith("verdict")]
-    assert said in line
+    said = run_verdict.COMMONEST.format(measure="top-1")
+    lines = [*result.lines()]
+    (line,) = [line for line in lines if line.startswith("verdict")]
+    assert said in line and any("80 test images, 40 distinct" in line for line in lines)
     assert said in (tmp_path / "run" / "report.html").read_text()
     listed_run = listed.list_run(tmp_path, read_run(tmp_path / "run"))
     assert "(n = 80, 40 distinct)" in (listed_run.first_metric(test=True) or "")
@@ -228,8 +228,7 @@ def test_features_of_labels_drawn_at_random_are_no_better_than_one_class(tmp_pat
     found = ssl_vit.evaluate(altered(words, *place, *more))
     assert found.metrics["commonest_knn"].difference is not None
     (line,) = [line for line in found.lines() if line.startswith("verdict")]
-    assert "cannot be distinguished from untrained features" in line
-    assert "no better than always naming the commonest class" in line
+    assert run_verdict.COMMONEST.format(measure="k-NN") in line
 
 
 def test_a_table_of_seeds_and_images_resamples_contents() -> None:

@@ -12,6 +12,7 @@ from helpers.resolving import resolved
 from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli, scratch
+from ssl_vit.jobs.run_result import run_result
 from ssl_vit.recipe.given import from_words
 from ssl_vit.recipe.records.run import Result
 from ssl_vit.recipe.schema import dump
@@ -39,9 +40,16 @@ def run_at(folder: Path, name: str, *words: str, init: str = "scratch") -> Run:
     return run
 
 
-def beside(run: Run) -> str:
+def beside(run: Run) -> list[list[str]]:
+    """Return the rows of the table with the run and a run from scratch."""
     found = Result.model_validate(json.loads((run.folder / "result.json").read_text()))
-    return scratch.compare_with_scratch(run.folder, run.recipe, found)
+    table = scratch.scratch_table(run.folder, run.recipe, found)
+    return [[*map(str, row)] for row in table.rows] if table else []
+
+
+def printed(run: Run) -> str:
+    """Return the lines that the command line prints at the end of the run."""
+    return str(run_result(run, run.result()))
 
 
 def test_a_neighbour_that_is_damaged_is_left_out(tmp_path: Path) -> None:
@@ -51,7 +59,7 @@ def test_a_neighbour_that_is_damaged_is_left_out(tmp_path: Path) -> None:
         other = run_at(tmp_path, f"bad-{name}")
         (other.folder / f"{name}.json").write_text('{"data": ')
     run_at(tmp_path, "scratch")
-    assert " (scratch: " in beside(run)
+    assert beside(run)[1][0] == "from scratch, scratch"
 
 
 def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
@@ -60,14 +68,16 @@ def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
     run_at(tmp_path, "s0")
     for lr in (0.1, 0.2):
         run_at(tmp_path, f"lr{lr}", f"optim.lr={lr}")
-    text = beside(run)
-    assert "from scratch had 3 tries" in text and "no tuning" not in text
+    own, from_scratch = beside(run)
+    assert own == ["this run", "50.0% (40.4 to 59.6)", "1", "0.1 exaFLOP"]
+    assert from_scratch[0].startswith("from scratch, ") and from_scratch[2] == "3"
+    assert "scratch     100 test images" in printed(run)
 
 
 def test_of_weights_that_no_study_makes_the_run_from_scratch_is_named(tmp_path: Path) -> None:
     """As of a plugin's objective, whose fine-tuning ended without a command; it runs as printed."""
     run = run_at(tmp_path, "tuned", init="timm:vit_tiny_patch16_224")
-    command = shlex.split(beside(run).partition("To train from scratch, type ")[2])
+    command = shlex.split(printed(run).partition("To train from scratch: ")[2])
     start = shlex.split(formatting.typed_command("finetune"))
     words = command[len(start) :]
     assert command[: len(start)] == start
@@ -75,7 +85,7 @@ def test_of_weights_that_no_study_makes_the_run_from_scratch_is_named(tmp_path: 
     assert again.init == "scratch" and again.name == "tuned-scratch"
     assert again.value("optim.lr") == run.recipe.value("optim.lr")
     run_at(tmp_path, "other")
-    assert " (other: " in beside(run) and "To train" not in beside(run)
+    assert beside(run)[1][0] == "from scratch, other"
 
 
 def test_a_run_from_scratch_of_another_pooling_is_named(tmp_path: Path) -> None:
@@ -83,9 +93,9 @@ def test_a_run_from_scratch_of_another_pooling_is_named(tmp_path: Path) -> None:
     silence."""
     run = run_at(tmp_path, "tuned", "supervised.pool=avg", init="runs/mae")
     run_at(tmp_path, "plain")
-    assert beside(run).endswith(
-        "plain from scratch has supervised.pool=token. Train from scratch with supervised.pool=avg"
-    )
+    assert beside(run) == []
+    line = "run plain from scratch has supervised.pool=token. To compare, train from scratch with"
+    assert f"scratch     {line} supervised.pool=avg" in printed(run)
 
 
 def test_a_file_of_ones_own_names_no_weights(tmp_path: Path) -> None:

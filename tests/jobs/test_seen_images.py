@@ -209,8 +209,8 @@ def test_what_stands_beside_a_number_on_images_whose_labels_were_learned(
     with pytest.raises(SystemExit):
         cli.evaluate(altered(words, f"init={runs['unlabelled']}", "probe.neighbors=999"))
     cli.evaluate(words)
-    number, caution, verdict = capsys.readouterr().out.splitlines()[-3:]
-    assert number.startswith("k-NN ") and verdict.startswith("verdict ")
+    number, caution, verdict, _ = capsys.readouterr().out.splitlines()[-4:]
+    assert number.lstrip().startswith("k-NN ") and verdict.startswith("verdict ")
     assert caution.startswith("caution ") and "5 test" in caution
     (first,) = seen_of(tmp_path / "probed").values()
     assert (first.of["test"], first.labels["test"]) == (5, 5)

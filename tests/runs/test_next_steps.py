@@ -14,6 +14,7 @@ from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.jobs import cli
+from ssl_vit.pages import run_verdict
 from ssl_vit.recipe import recipe_files
 from ssl_vit.runs.next_steps import NO_CLASSES, NO_LABELS, has_labels, next_steps
 
@@ -113,20 +114,24 @@ def test_what_was_fine_tuned_is_looked_at_and_compared(first: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("more", "says"), [([], "k-NN "), (["data.labels=false"], "features    not compared")]
+    ("more", "says"),
+    [
+        ([], "features    40 held-out images"),
+        (["data.labels=false"], "verdict     The features of this encoder were not compared"),
+    ],
 )
 def test_the_end_of_a_run_says_what_was_compared_and_what_was_not(
     more: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Once each, with the command for the rest; without labels features were not compared."""
+    """Once each, and one next step; without labels features were not compared."""
     words = altered(TINY, *SHORT, "eval.every=2", "eval.knn=true", "eval.images=40", *more)
     cli.pretrain([*words, f"out={tmp_path}", "name=run"])
     _, found, end = capsys.readouterr().out.partition("\nfinished ")
     lines = f"{found}{end}".strip().splitlines()
-    assert len(lines) <= 8 and lines[0].endswith("/report.html")
-    for begins in ("held out ", "verdict ", says):
+    assert lines[0].endswith("/report.html")
+    for begins in ("results ", "verdict ", "next ", says):
         assert len([line for line in lines if line.startswith(begins)]) == 1, begins
-    command = shlex.split(lines[-1].partition("To compare, type ")[2])
+    command = shlex.split(lines[-1].partition("To measure whether pre-training helps: ")[2])
     assert "recipe=study/worth" in command
 
 
@@ -137,22 +142,20 @@ def test_a_fine_tuned_figure_stands_beside_scratch_without_a_verdict(
     tune = [*TUNE, *(one for one in recipe_words(first) if one.startswith("data.path="))]
     tune += ["data.size=16", f"out={tmp_path}"]
 
-    def scratch_line(*words: str) -> str:
+    def end(*words: str) -> list[str]:
         capsys.readouterr()
         cli.finetune(altered(tune, f"init={first}", *words))
-        printed = capsys.readouterr().out.splitlines()
-        said = [line for line in printed if line.startswith("verdict ")]
-        assert all("commonest class" in line and "scratch" not in line for line in said)
-        return next(line for line in printed if line.startswith("scratch "))
+        lines = capsys.readouterr().out.splitlines()
+        (verdict,) = [line for line in lines if line.startswith("verdict ")]
+        assert verdict.endswith(run_verdict.FINE_TUNED) or "commonest class" in verdict
+        assert lines[-1].startswith("next ") and "recipe=study/worth" in lines[-1]
+        return [line for line in lines if line.startswith("scratch ") or "from scratch, " in line]
 
-    alone = scratch_line("name=tuned")
-    assert "is not known. To measure this, type " in alone and "study/worth" in alone
+    assert end("name=tuned") == []
     kept = [one for one in recipe_words(tmp_path / "tuned") if one.startswith(PIXELS)]
     run(altered(tune, *model, *kept, "init=scratch", "name=scratch"))
-    both = scratch_line("name=again", "seed=1")
-    assert (
-        "is not known, because training from scratch had no tuning and less compute: top1 " in both
-    )
+    head, row = end("name=again", "seed=1")
+    assert head.split("  ")[-1] == "compute with pre-training" and "from scratch, scratch" in row
 
 
 PIXELS = ("data.mean=", "data.std=", "supervised.pool=")
