@@ -58,13 +58,13 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
     Returns:
         The table, or None without such a run from scratch.
     """
-    neighbours, images = list(_nearby_runs(folder, recipe)), _images(folder)
+    images = _images(folder)
+    neighbours = [run for run in _nearby_runs(folder, recipe) if run.images == images]
     from_scratch = [
         neighbour
         for neighbour in neighbours
         if neighbour.recipe.init == SCRATCH
         and neighbour.differ <= {"init", "seed"}
-        and neighbour.images == images
         and MEASURE in neighbour.result.metrics
     ]
     if not from_scratch or MEASURE not in result.metrics:
@@ -138,7 +138,7 @@ def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
     """Count the runs from weights `init` that differ only in how the weights are optimised.
 
     Args:
-        neighbours: Finished runs in the same folder of runs.
+        neighbours: Finished runs in the same folder of runs, with the same images.
         init: Value of init=.
     """
     tries = 0

@@ -68,6 +68,9 @@ def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
     run_at(tmp_path, "s0")
     for lr in (0.1, 0.2):
         run_at(tmp_path, f"lr{lr}", f"optim.lr={lr}")
+    # a try on other images is none
+    other = run_at(tmp_path, "other", "optim.lr=0.4")
+    other.folder.joinpath("environment.json").write_text(json.dumps({"data": {"test": "two"}}))
     own, from_scratch = beside(run)
     assert own == ["this run", "50.0% (40.4 to 59.6)", "1", "0.1 exaFLOP"]
     assert from_scratch[0].startswith("from scratch, ") and from_scratch[2] == "3"
