@@ -116,6 +116,7 @@ NAMED = 4  # number of names that a note lists
 COUNTED = "image|file|folder|tar|task|job|step|seed|run|row|thread|worker|warning|checkpoint"
 COUNTED += "|process|pass"
 # followed by "images"
+UNSHARDED = "none"  # strategy of a run with one process
 SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}
 
 
@@ -344,7 +345,7 @@ def sharding_text(facts: Mapping[str, Any]) -> str:
         facts: Record `sharding` of environment.json, with the keys "strategy" and "machines" and,
             for ZeRO, the version "deepspeed".
     """
-    if facts["strategy"] == "none":
+    if facts["strategy"] == UNSHARDED:
         return "not sharded"
     details = []
     if "deepspeed" in facts:

@@ -210,22 +210,21 @@ class TitledTable(NamedTuple):
 def tables(readings: Sequence[MetricReading], page: bool = False) -> list[TitledTable]:
     """Return the tables of a run: about the encoder's features, and about the training task.
 
-    A table has the metrics of a split that were measured on equally many images, which its first
-    heading names.
+    A table has the metrics of a split. The first heading names the largest number of images, and a
+    metric of fewer images has the number in its name.
 
     Args:
         readings: Metrics of the run.
         page: Whether values have the digits of a page instead of those of the terminal.
     """
-    by_images: dict[tuple[bool, str], list[MetricReading]] = {}
+    by_split: dict[tuple[bool, str], list[MetricReading]] = {}
     names = {reading.name for reading in readings}
     for reading in readings:
         is_shown = page or reading.comparisons or not is_shown_otherwise(reading.name, names)
         if is_shown:
-            key = _is_of_encoder(reading), reading.images_text
-            by_images.setdefault(key, []).append(reading)
+            by_split.setdefault((_is_of_encoder(reading), reading.split), []).append(reading)
     # the features first
-    in_order = sorted(by_images.items(), key=lambda item: not item[0][0])
+    in_order = sorted(by_split.items(), key=lambda item: not item[0][0])
     return [
         TitledTable("features", _features_table(group, page))
         if of_encoder
@@ -246,12 +245,13 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
         {_place(baseline): baseline for baseline in reading.comparisons} for reading in readings
     ]
     places = [place for place in COLUMNS if any(place in baselines for baselines in by_place)]
-    head = [readings[0].images_text, "this encoder"]
+    most = max(readings, key=lambda reading: reading.images)
+    head = [most.images_text, "this encoder"]
     for place in places:
         head += [COLUMNS[place], DIFFERENCE] if place in WITH_DIFFERENCE else [COLUMNS[place]]
     rows = []
     for reading, baselines in zip(readings, by_place, strict=True):
-        row = [_measure_text(reading), value_text(reading, page)]
+        row = [_measure_text(reading, most), value_text(reading, page)]
         for place in places:
             baseline = baselines.get(place)
             row.append(reading.row.text(baseline.value, page) if baseline else "")
@@ -269,22 +269,34 @@ def _place(baseline: BaselineComparison) -> str:
 
 def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
     """Return a table with a row for each metric of the training task and each baseline."""
-    rows = []
+    most, rows = max(readings, key=lambda reading: reading.images), []
     for reading in readings:
-        cells = [metric_label(reading.name), value_text(reading, page)]
+        cells = [_measure_text(reading, most), value_text(reading, page)]
         for baseline in reading.comparisons:
             value = reading.row.text(baseline.value, page)
             rows.append([*cells, f"{value} ({baseline.label})", baseline.better])
         if not reading.comparisons:
             rows.append([*cells, "", ""])
-    head = [readings[0].images_text, "this run", "baseline", "better than the baseline"]
+    head = [most.images_text, "this run", "baseline", "better than the baseline"]
     return Table(head, rows)
 
 
-def _measure_text(reading: MetricReading) -> str:
-    """Return the name of a measure and, for few-shot, the number of draws of images."""
-    label, plural = metric_label(reading.name), "s" if reading.draws > 1 else ""
-    return f"{label} ({reading.draws} draw{plural})" if reading.draws else label
+def _measure_text(reading: MetricReading, most: MetricReading) -> str:
+    """Return the name of a measure, with what differs from the other measures of the table.
+
+    This is, for few-shot, the number of draws of images, and a smaller number of images.
+
+    Args:
+        reading: Metric of the row.
+        most: Metric of the table that was measured on most images.
+    """
+    notes = []
+    if reading.draws:
+        notes.append(f"{reading.draws} draw{'s' if reading.draws > 1 else ''}")
+    if 0 < reading.images < most.images:
+        notes.append(f"n = {reading.count_text}")
+    label = metric_label(reading.name)
+    return f"{label} ({', '.join(notes)})" if notes else label
 
 
 def value_text(reading: MetricReading, page: bool = False) -> str:
@@ -308,12 +320,12 @@ def _difference_text(reading: MetricReading, baseline: BaselineComparison, page:
 
 def differences_table(readings: Sequence[MetricReading]) -> Table:
     """Return a table of all paired differences from a baseline that `tables` leaves out."""
-    rows = [
-        [_measure_text(reading), baseline.label, _difference_text(reading, baseline, page=True)]
-        for reading in readings
-        for baseline in reading.comparisons
-        if baseline.difference and baseline.place not in WITH_DIFFERENCE
-    ]
+    rows = []
+    for reading in readings:
+        for baseline in reading.comparisons:
+            if baseline.difference and baseline.place not in WITH_DIFFERENCE:
+                difference = _difference_text(reading, baseline, page=True)
+                rows.append([_measure_text(reading, reading), baseline.label, difference])
     return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
 
 

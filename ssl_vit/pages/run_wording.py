@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime
 
 from ..formatting import (
+    UNSHARDED,
     format_count,
     format_duration,
     format_held_out,
@@ -148,7 +149,7 @@ def machine(environment: Environment) -> str:
     """Return where a run was made and with which software, from environment.json."""
     cpu = (environment.host or {}).get("cpu", "unknown processor")
     sharding = ""
-    if environment.sharding:
+    if environment.sharding and environment.sharding.strategy != UNSHARDED:
         sharding = f", {sharding_text(environment.sharding.content())}"
     packages = environment.packages or {}
     versions = ", ".join(f"{package} {version}" for package, version in packages.items())

@@ -54,9 +54,10 @@ def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path
     result = result_of(run)
     found, images = result.metrics["accuracy_masked"], (result.measured_on or {})["validation"]
     assert images < (found.n or 0)  # patches of one image are alike: as of so many images
-    (row,) = (row for row in table(text, "measure") if row[0] == "accuracy masked")
-    assert row[1] == f"{found.value:.2%}" and row[4] == f"{images:,}"
-    assert row[2].startswith(f"{wilson_interval(found.value, images).low:.2%} to ")
+    rows = table(text, f"{images:,} held-out images")
+    low, high = (100 * end for end in wilson_interval(found.value, images))
+    value = f"{found.value:.2%} ({low:.2f} to {high:.2f})"
+    assert {row[1] for row in rows if row[0] == "accuracy masked"} == {value}
     for content in files.values():
         assert str(tmp_path).encode() not in content and str(ROOT).encode() not in content
 

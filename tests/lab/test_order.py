@@ -42,7 +42,7 @@ def test_a_report_is_headed_by_the_first_measure_in_the_order(tmp_path: Path) ->
     measure = verdict.decide_claims(results.load(folder)).measure
     assert measure is not None and measure.name == "linear"
     report.write(folder)
-    assert "linear, %: each point is a seed" in (folder / "report.md").read_text()
+    assert "linear probe, %: each point is a seed" in (folder / "report.md").read_text()
     named = changed(FROZEN, report__measures=["knn"])
     other = study(tmp_path / "named", named, measured)
     measure = verdict.decide_claims(results.load(other)).measure
