@@ -161,7 +161,7 @@ class FigureOptions(ToolOptions):
     split: str | None = key(None, metavar="NAME")
     images: int | None = key(
         None,
-        "Number of images for t-SNE and principal components. Attention distances use the first"
+        "Number of images for principal components. Attention distances use the first"
         f" 128. Default: {MOST_IMAGES:,}, or all images if there are fewer.",
         ge=1,
         le=2048,
