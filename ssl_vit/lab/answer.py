@@ -234,8 +234,8 @@ def _hours_of_eight_seeds(results: Results) -> float:
     A seed has finished when the fine-tunings of all its arms have finished.
 
     Returns:
-        Hours, rounded up to a tenth: 1.0 without hours.json, and twice the study's hours if no seed
-            or all eight seeds have finished.
+        Hours, rounded up to a tenth, and more than the study's hours: 1.0 without hours.json, and
+            twice the study's hours if no seed or all eight seeds have finished.
     """
     ledger = hours.read(results.folder)
     if ledger is None:
@@ -250,7 +250,9 @@ def _hours_of_eight_seeds(results: Results) -> float:
     seconds = sum(ledger.took.get(task.name, 0.0) for task in tasks if task.seed in finished)
     # the seeds' part of the task seconds, times the hours used, because tasks run in parallel
     hours_per_seed = seconds / len(finished) * ledger.used / seconds_of_all
-    return math.ceil(10 * (ledger.used + (MOST_SEEDS - len(finished)) * hours_per_seed)) / 10
+    needed = ledger.used + (MOST_SEEDS - len(finished)) * hours_per_seed
+    # a seed may be left out because it would end just after the hours
+    return math.ceil(10 * max(needed, 1.05 * ledger.hours)) / 10
 
 
 def _study(

@@ -136,6 +136,19 @@ def test_a_partly_finished_seed_does_not_count_among_the_finished_seeds(tmp_path
     assert answer is not None and "hours=2.2" in answer.next_step
 
 
+def test_to_continue_takes_more_hours_than_the_study_had(tmp_path: Path) -> None:
+    """By the time of three seeds, five more end within the hours, but they had been left out. The
+    advice was to continue with hours=1, which starts nothing."""
+    folder = tmp_path / "s"
+    written(folder, EQUAL)
+    took = {f"final-{arm}-{seed}": 180 for arm in ("mae", "scratch") for seed in range(3)}
+    ledger = {"hours": 1.0, "used": 0.4, "took": took, "decisions": [], "left_out": {}}
+    took |= {"tuning": 9000}
+    (folder / "hours.json").write_text(json.dumps(ledger | {"ended": "hours"}))
+    answer = report.write(folder).answer
+    assert answer is not None and "hours=1.1" in answer.next_step
+
+
 def test_arms_at_the_commonest_class_have_learned_nothing(tmp_path: Path) -> None:
     """103 and 102 of 400, where 100 are of the commonest class."""
     found = written(tmp_path / "s", NOTHING)

@@ -481,7 +481,7 @@ class _Processes:
             _say(
                 "hours",
                 f"{decision.group} {state}: with this group, the study would end after"
-                f" {decision.expected:.2g} of {self.hours.ledger.hours:g} hours",
+                f" {decision.expected:.2f} of {self.hours.ledger.hours:g} hours",
             )
             if decision.starts:
                 return True
