@@ -115,8 +115,8 @@ NAMED = 4  # number of names that a note lists
 # things that `format_count` knows in the singular
 COUNTED = "image|file|folder|tar|task|job|step|seed|run|row|thread|worker|warning|checkpoint"
 COUNTED += "|process|pass"
-# followed by "images"
 UNSHARDED = "none"  # strategy of a run with one process
+# followed by "images"
 SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}
 
 

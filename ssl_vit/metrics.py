@@ -259,7 +259,8 @@ def _metric(name: str) -> Metric | None:
 
 def held_out_choices(measures: Iterable[str]) -> list[str]:
     """Return what measures choose on held-out images, in words."""
-    return [MEASURES[name].chooses for name in measures if MEASURES[name].chooses]
+    chosen = (MEASURES[name].chooses for name in measures if name in MEASURES)
+    return [text for text in chosen if text]
 
 
 def main_metrics() -> list[str]:

@@ -81,7 +81,7 @@ class Container(NamedTuple):
         return self.plural.removesuffix("s")
 
 
-# If a folder has files of several kinds, the first kind in this table is used
+# If a folder has shards and images, or several kinds of shards, the first kind here is used
 CONTAINERS = {
     "parquet": Container(
         "parquet files",

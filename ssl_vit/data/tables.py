@@ -338,14 +338,14 @@ def _check_whole(file: Path) -> None:
 
 
 def open_parquet(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Open every split of parquet files. For arguments, result and errors, see `open_tables`."""
+    """Open every split of parquet files. For arguments and errors, see `tars.open_tars`."""
     parquet_of = split_files(contents.files, data, guesses)
     opened = {name: load_parquet(parquet.files, data) for name, parquet in parquet_of.items()}
     return open_tables(opened, data, parquet_of, guesses)
 
 
 def open_saved(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Open every split that `save_to_disk` wrote. For arguments, see `open_tables`."""
+    """Open every split that `save_to_disk` wrote. For arguments, see `tars.open_tars`."""
     return open_tables(load_saved(data, guesses), data, {}, guesses)
 
 

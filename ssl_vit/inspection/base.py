@@ -37,7 +37,6 @@ class FigureInput(NamedTuple):
         shown: The first of these images, which figures show.
         objective: Objective that trained the encoder, with the encoder as a part. None if the
             objective has no figure or could not be loaded.
-        classes: Names of the images' classes, if any.
         unknown: Why the objective could not be loaded, if it may have a figure.
     """
 
@@ -46,5 +45,4 @@ class FigureInput(NamedTuple):
     batches: Sequence[Batch]
     shown: Batch
     objective: Objective | None = None
-    classes: Sequence[str] = ()
     unknown: str = ""

@@ -361,6 +361,4 @@ def load_figure_input(named: NamedEncoder, images: ImageSet, count: int, shown: 
     with torch.no_grad():
         feature_BD = network.feature(first.image, pool)
     check_finite(FRESH if named.source.is_scratch else ENCODER, is_finite(feature_BD))
-    return FigureInput(
-        network, named.pool, batches, first, objective, images.source.classes, unknown
-    )
+    return FigureInput(network, named.pool, batches, first, objective, unknown)

@@ -16,6 +16,7 @@ from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..runs import next_steps, notebook, seen_text
 from ..runs.folder import Run
+from ..runs.shared import is_task
 from . import scratch
 
 
@@ -78,6 +79,7 @@ class RunResult(Result):
         readings = metric_tables.read_metrics(self.metrics, self.measured_on)
         for title, table in metric_tables.tables(readings):
             yield from metric_tables.text_lines(title, table)
+        compared = None
         if recipe.fine_tunes:
             compared = scratch.scratch_table(self.folder, recipe, self)
             hint = "" if compared else scratch.other_pooling(self.folder, recipe)
@@ -86,10 +88,11 @@ class RunResult(Result):
             if hint:
                 yield f"scratch     {hint}"
         yield from self._seen_lines()
-        verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared)
+        in_study = is_task(self.folder)
+        verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared, in_study)
         if verdict:
             yield f"verdict     {verdict}"
-        next_step = self._next_step(recipe)
+        next_step = "" if in_study else self._next_step(recipe, compared is not None)
         if next_step:
             yield f"next        {next_step}"
 
@@ -116,11 +119,12 @@ class RunResult(Result):
             elif any(seen_images.images.values()) or seen_images.unknown:
                 yield f"seen        {seen_text.sentence(seen_images)}"
 
-    def _next_step(self, recipe: Recipe) -> str:
+    def _next_step(self, recipe: Recipe, has_scratch: bool) -> str:
         """Return what to do next and the command, or an empty text.
 
         Args:
             recipe: Recipe of the run or evaluation.
+            has_scratch: Whether a comparable run from scratch exists.
         """
         parts = recipe.declared.trained(recipe)
         if recipe.trains and not recipe.fine_tunes and all(part.labels for part in parts):
@@ -133,7 +137,8 @@ class RunResult(Result):
             if command:
                 return f"To measure whether pre-training helps: {command}"
         if recipe.fine_tunes:
-            return f"To train from scratch: {next_steps.from_scratch(self.folder)}"
+            command = "" if has_scratch else next_steps.from_scratch(self.folder)
+            return f"To train from scratch: {command}" if command else ""
         if self.not_compared:
             command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
             return f"To measure the features on images with labels: {command}"

@@ -50,6 +50,7 @@ class RunPages:
         else:
             # keep control characters in names away from the terminal
             yield from map(text_line, run_wording.sentences(self.runs[0]))
+            yield from map(text_line, run_wording.table_lines(self.runs[0]))
             yield f"report      {self.page}"
 
     def __repr__(self) -> str:

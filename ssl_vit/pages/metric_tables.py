@@ -11,6 +11,7 @@ from ..metrics import (
     COMMONEST,
     COMMONEST_CLASS,
     FRESH,
+    PIXEL_SHARE,
     PIXELS,
     PROBE_BASELINES,
     SHARE,
@@ -221,8 +222,10 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
     names = {reading.name for reading in readings}
     for reading in readings:
         is_shown = page or reading.comparisons or not is_shown_otherwise(reading.name, names)
+        of_encoder = reading.row.unit == PIXEL_SHARE or is_frozen_metric(reading.name)
+        of_encoder = of_encoder or any(baseline.place for baseline in reading.comparisons)
         if is_shown:
-            by_split.setdefault((_is_of_encoder(reading), reading.split), []).append(reading)
+            by_split.setdefault((of_encoder, reading.split), []).append(reading)
     # the features first
     in_order = sorted(by_split.items(), key=lambda item: not item[0][0])
     return [
@@ -233,45 +236,46 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
     ]
 
 
-def _is_of_encoder(reading: MetricReading) -> bool:
-    """Return whether a metric tells something about the frozen features."""
-    has_place = any(baseline.place for baseline in reading.comparisons)
-    return has_place or is_frozen_metric(reading.name)
+def without_intervals(reading: MetricReading) -> MetricReading:
+    """Return a reading without an interval, and without what follows from the interval."""
+    comparisons = [baseline._replace(better="") for baseline in reading.comparisons]
+    return reading._replace(interval=None, comparisons=comparisons)
 
 
 def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
     """Return a table with a row for each measure and a column for each network or baseline."""
-    by_place = [
-        {_place(baseline): baseline for baseline in reading.comparisons} for reading in readings
-    ]
-    places = [place for place in COLUMNS if any(place in baselines for baselines in by_place)]
+    by_place: list[dict[str, BaselineComparison]] = [{} for _ in readings]
+    for baselines, reading in zip(by_place, readings, strict=True):
+        for baseline in reading.comparisons:
+            is_commonest = baseline.label.endswith(COMMONEST_CLASS)
+            place = COMMONEST if is_commonest else baseline.place or baseline.label
+            baselines[place] = baseline
+    measured = {place for baselines in by_place for place in baselines}
+    places = [place for place in COLUMNS if place in measured]
+    places += sorted(measured - COLUMNS.keys())
     most = max(readings, key=lambda reading: reading.images)
     head = [most.images_text, "this encoder"]
     for place in places:
-        head += [COLUMNS[place], DIFFERENCE] if place in WITH_DIFFERENCE else [COLUMNS[place]]
+        head.append(COLUMNS.get(place, place))
+        if place in WITH_DIFFERENCE:
+            head.append(DIFFERENCE)
     rows = []
     for reading, baselines in zip(readings, by_place, strict=True):
-        row = [_measure_text(reading, most), value_text(reading, page)]
+        row = [measure_text(reading, most), value_text(reading, page)]
         for place in places:
-            baseline = baselines.get(place)
-            row.append(reading.row.text(baseline.value, page) if baseline else "")
+            found = baselines.get(place)
+            row.append(reading.row.text(found.value, page) if found else "")
             if place in WITH_DIFFERENCE:
-                row.append(_difference_text(reading, baseline, page) if baseline else "")
+                row.append(_difference_text(reading, found, page) if found else "")
         rows.append(row)
     return Table(head, rows)
-
-
-def _place(baseline: BaselineComparison) -> str:
-    """Return the key in COLUMNS of a baseline."""
-    is_commonest = baseline.label.endswith(COMMONEST_CLASS)
-    return baseline.place or (COMMONEST if is_commonest else "")
 
 
 def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
     """Return a table with a row for each metric of the training task and each baseline."""
     most, rows = max(readings, key=lambda reading: reading.images), []
     for reading in readings:
-        cells = [_measure_text(reading, most), value_text(reading, page)]
+        cells = [measure_text(reading, most), value_text(reading, page)]
         for baseline in reading.comparisons:
             value = reading.row.text(baseline.value, page)
             rows.append([*cells, f"{value} ({baseline.label})", baseline.better])
@@ -281,20 +285,24 @@ def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
     return Table(head, rows)
 
 
-def _measure_text(reading: MetricReading, most: MetricReading) -> str:
+def measure_text(reading: MetricReading, most: MetricReading) -> str:
     """Return the name of a measure, with what differs from the other measures of the table.
 
-    This is, for few-shot, the number of draws of images, and a smaller number of images.
+    This is, for few-shot, the number of draws of images, and another number of images.
 
     Args:
         reading: Metric of the row.
         most: Metric of the table that was measured on most images.
     """
     notes = []
-    if reading.draws:
-        notes.append(f"{reading.draws} draw{'s' if reading.draws > 1 else ''}")
-    if 0 < reading.images < most.images:
+    if reading.draws == 1:
+        notes.append("1 draw, other draws are not in the interval")
+    elif reading.draws:
+        notes.append(f"{reading.draws} draws")
+    if reading.images and (reading.images, reading.copies) != (most.images, most.copies):
         notes.append(f"n = {reading.count_text}")
+    elif math.isfinite(reading.value) and not reading.images and most.images:
+        notes.append("n unknown")
     label = metric_label(reading.name)
     return f"{label} ({', '.join(notes)})" if notes else label
 
@@ -313,7 +321,8 @@ def _difference_text(reading: MetricReading, baseline: BaselineComparison, page:
     difference, digits = baseline.difference, 2 if page else 1
     if difference is None:
         value = reading.value - baseline.value
-        return f"{100 * value:+.{digits}f}" if reading.row.in_per_cent else f"{value:+.4g}"
+        text = f"{100 * value:+.{digits}f}" if reading.row.in_per_cent else f"{value:+.4g}"
+        return f"{text} (no interval)"
     mean, low, high = 100 * difference.mean, 100 * difference.low, 100 * difference.high
     return f"{mean:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
@@ -325,7 +334,7 @@ def differences_table(readings: Sequence[MetricReading]) -> Table:
         for baseline in reading.comparisons:
             if baseline.difference and baseline.place not in WITH_DIFFERENCE:
                 difference = _difference_text(reading, baseline, page=True)
-                rows.append([_measure_text(reading, reading), baseline.label, difference])
+                rows.append([measure_text(reading, reading), baseline.label, difference])
     return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
 
 

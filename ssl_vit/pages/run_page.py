@@ -134,7 +134,7 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
     readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
     # copies of images are recorded only at the end, so there are no intervals yet
     if record.result is None:
-        readings = [reading._replace(interval=None) for reading in readings]
+        readings = [metric_tables.without_intervals(reading) for reading in readings]
     tables = [table for _, table in metric_tables.tables(readings, page=True)]
     if not tables:
         return

@@ -15,6 +15,7 @@ from ..metrics import format_baselines, format_metrics, use_plugin_rows
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
+from ..runs.shared import is_task
 from . import metric_tables, run_verdict
 from .run_record import RunRecord
 
@@ -139,10 +140,25 @@ def _describe_result(record: RunRecord) -> str:
         return f"{sentence} To beat: {baselines}." if baselines else sentence
     readings = metric_tables.read_metrics(metrics, record.measured_on)
     fine_tunes = record.recipe is not None and record.recipe.fine_tunes
-    sentence = run_verdict.verdict(readings, fine_tunes, record.result.not_compared)
+    sentence = run_verdict.verdict(
+        readings, fine_tunes, record.result.not_compared, is_task(record.folder)
+    )
     if not sentence and metrics:
         return f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
     return sentence
+
+
+def table_lines(record: RunRecord) -> list[str]:
+    """Return the tables of a finished run as lines of the terminal."""
+    if record.result is None:
+        return []
+    with use_plugin_rows(record.environment.plugin_rows):
+        readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
+        return [
+            line
+            for title, table in metric_tables.tables(readings)
+            for line in metric_tables.text_lines(title, table)
+        ]
 
 
 def machine(environment: Environment) -> str:

@@ -92,13 +92,13 @@ class Trackers(Callback):
         self.workers = {name: _Worker(name, run) for name in names}
 
     def on_row(self, row: Row) -> None:
-        self._call(methodcaller("log", tag_values(row), step=row["step"]))
+        self._call(lambda tracker: tracker.log(tag_values(row), step=row["step"]))
 
     def finish(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the test metrics of a finished run, and end the trackers."""
         if metrics:
             tested = {f"test/{name}": value for name, value in metrics.items()}
-            self._call(methodcaller("log", tested, step=step))
+            self._call(lambda tracker: tracker.log(dict(tested), step=step))
         self.end()
 
     def end(self) -> None:
@@ -107,16 +107,16 @@ class Trackers(Callback):
         until = time.monotonic() + END_SECONDS
         for worker in self.workers.values():
             worker.end(until - time.monotonic())
-            if worker.busy_since:
-                worker.error = TimeoutError(
-                    f"still busy {END_SECONDS:.0f} s after the end of the run"
-                )
+            if worker.thread.is_alive():
+                text = f"still busy {END_SECONDS:.0f} s after the end of the run"
+                worker.error = worker.error or TimeoutError(text)
         self._drop_failed()
         self.workers = {}
 
     def _call(self, call: Call) -> None:
         for worker in self.workers.values():
-            if worker.busy_since and time.monotonic() - worker.busy_since > CALL_SECONDS:
+            began = worker.busy_since  # the thread may set 0 at any time
+            if began and time.monotonic() - began > CALL_SECONDS:
                 worker.error = TimeoutError(f"no answer for {CALL_SECONDS:.0f} s")
         self._drop_failed()
         for worker in self.workers.values():
@@ -127,6 +127,8 @@ class Trackers(Callback):
             if worker.error is None:
                 continue
             del self.workers[name]
+            worker.is_dropped = True
+            worker.calls.put(None)
             if not self.run.is_moved:  # otherwise the run reports the move itself
                 self.warn(f"log.trackers=[{name}] failed and is no longer used: {worker.error!r}")
 
@@ -143,6 +145,7 @@ class _Worker:
         self.name, self.run = name, run
         self.calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self.error: BaseException | None = None
+        self.is_dropped = False  # a thread that was dropped makes no further call
         self.busy_since = time.monotonic()  # when the current call began, 0 between calls
         rows = run.rows()  # read here, because reading in the thread would race with the next row
         self.first_step = rows[-1]["step"] + 1 if rows else 0
@@ -159,7 +162,7 @@ class _Worker:
             tracker = _open(self.name, self.run, self.first_step)
             self.busy_since = 0.0
             while (call := self.calls.get()) is not None:
-                if not self.run.is_moved:
+                if not self.run.is_moved and not self.is_dropped:
                     self.busy_since = time.monotonic()
                     call(tracker)
                     self.busy_since = 0.0

@@ -236,13 +236,13 @@ def test_the_verdict_is_by_the_paired_interval() -> None:
         run_verdict.WORSE: verdict(fresh_knn=(0.322, worse)),
         run_verdict.BETTER: verdict(fresh_knn=(0.278, better)),
         run_verdict.UNKNOWN: verdict(fresh_knn=(0.278, open_)),
-        run_verdict.PIXELS_AS_GOOD: verdict(fresh_knn=(0.278, better), pixels_knn=(0.41, worse)),
+        run_verdict.AS_PIXELS: verdict(fresh_knn=(0.278, better), pixels_knn=(0.41, worse)),
     }
     for sentence, text in said.items():
         assert text == sentence.format(measure="k-NN")
     # images that chose the weights
     text = verdict("validation", fresh_knn=(0.278, None))
-    assert text == run_verdict.NOT_COMPARED.format(reason=run_verdict.NO_INTERVAL)
+    assert text == run_verdict.NO_VERDICT.format(reason=run_verdict.NO_INTERVAL)
 
 
 def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
@@ -263,7 +263,37 @@ def test_what_the_commonest_class_reaches_is_no_finding() -> None:
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
     metrics["fresh_knn"].difference = better
     said = run_verdict.verdict(metric_tables.read_metrics(metrics))
-    assert said == run_verdict.COMMONEST.format(measure="k-NN")
+    assert said == run_verdict.FEATURES_AS_COMMONEST.format(measure="k-NN")
+
+
+def test_one_sentence_at_most_and_none_that_was_not_measured() -> None:
+    """A classifier is judged where the features are not, and a task of a study has no sentence
+    about the comparison that the study makes."""
+    found = {name: Measured(value=0.1, split="test", n=400) for name in ("top1", "majority_top1")}
+    readings = metric_tables.read_metrics(found)
+    said = run_verdict.CLASSIFIER_AS_COMMONEST.format(measure="top-1")
+    assert run_verdict.verdict(readings) == run_verdict.verdict(readings, True) == said
+    good = metric_tables.read_metrics({"top1": Measured(value=0.9, split="test", n=400)})
+    assert run_verdict.verdict(good, True) == run_verdict.FINE_TUNED
+    assert run_verdict.verdict(good, True, in_study=True) == ""
+    assert run_verdict.verdict([], True) == run_verdict.verdict([]) == ""
+    text = run_verdict.verdict([], not_compared="the images have no labels")
+    assert text.endswith("untrained weights: the images have no labels.")
+
+
+def test_a_difference_without_an_interval_is_marked() -> None:
+    """It stood under a heading that promises an interval; another baseline has its own column, and
+    fewer or unknown images are named."""
+    values = {"knn": 0.45, "fresh_knn": 0.3, "linear": 0.5, "mean_cosine": 0.5}
+    metrics = {name: Measured(value=value, split="test", n=400) for name, value in values.items()}
+    metrics["linear"].n, metrics["mean_cosine"].n = 300, None
+    readings = metric_tables.read_metrics(metrics)
+    (_, table), (_, other) = metric_tables.tables(readings)
+    assert [row[0] for row in table.rows] == ["k-NN", "linear probe (n = 300)"]
+    assert table.rows[0][3] == "+15.0 (no interval)"
+    assert other.head[0] == "test images"
+    bare = metric_tables.without_intervals(readings[0])
+    assert bare.interval is None and {entry.better for entry in bare.comparisons} == {""}
 
 
 def test_the_table_has_each_baseline_and_the_paired_difference() -> None:

@@ -122,8 +122,7 @@ def test_few_shot_alone_extracts_no_more_features_than_it_did(tmp_path: Path) ->
 
 def test_one_draw_is_said_not_to_cover_others(tmp_path: Path) -> None:
     found = evaluated(splits(tmp_path / "images"), tmp_path / "runs", "probe.trials=1")
-    (line,) = [one for one in found.lines() if one.startswith("2-shot")]
-    assert "a single draw" in line
+    assert "2-shot (1 draw, other draws are not in the interval)" in str(found)
 
 
 def test_every_test_image_twice_is_no_more_evidence(tmp_path: Path) -> None:
@@ -147,12 +146,13 @@ def test_every_test_image_twice_is_no_more_evidence(tmp_path: Path) -> None:
             assert [*two.difference.content().values()] == pytest.approx(
                 [*one.difference.content().values()]
             )
-    assert "of 80 test images, 40 distinct" in str(twice)
+    assert "80 test images, 40 distinct" in str(twice)
     readings = metric_tables.read_metrics(twice.metrics, twice.measured_on)
     assert all(reading.of_few for reading in readings)  # 40, not 80
-    rows = metric_tables.results_table(readings).rows
-    assert {row[-1] for row in rows} == {"80, 40 distinct"}
-    assert "80, 40 distinct" in (tmp_path / "twice" / "look" / "report.html").read_text()
+    heads = {table.head[0] for _, table in metric_tables.tables(readings)}
+    assert heads == {"80 test images, 40 distinct"}
+    page = (tmp_path / "twice" / "look" / "report.html").read_text()
+    assert "80 test images, 40 distinct" in page
 
 
 def test_copies_with_other_labels_are_counted() -> None:
@@ -169,7 +169,7 @@ def test_copies_in_another_class_are_said(tmp_path: Path) -> None:
     for path in sorted((root / "test" / "a").iterdir())[:3]:
         shutil.copy(path, root / "test" / "b" / path.name)
     found = evaluated(root, tmp_path / "runs", "probe.measures=[knn]")
-    assert "of 43 test images, 40 distinct, 3 with several labels" in str(found)
+    assert "43 test images, 40 distinct, 3 with several labels" in str(found)
 
 
 def test_probes_while_training_and_the_objective_count_copies(
@@ -206,7 +206,7 @@ def test_a_classifier_is_tested_on_distinct_images_and_against_the_commonest_cla
     top1, majority = result.metrics["top1"], result.metrics["majority_top1"]
     assert top1.copies is not None and (top1.n, top1.copies.distinct) == (80, 40)
     assert majority.difference is not None and majority.difference.low <= 0
-    said = run_verdict.COMMONEST.format(measure="top-1")
+    said = run_verdict.CLASSIFIER_AS_COMMONEST.format(measure="top-1")
     lines = [*result.lines()]
     (line,) = [line for line in lines if line.startswith("verdict")]
     assert said in line and any("80 test images, 40 distinct" in line for line in lines)
@@ -228,7 +228,7 @@ def test_features_of_labels_drawn_at_random_are_no_better_than_one_class(tmp_pat
     found = ssl_vit.evaluate(altered(words, *place, *more))
     assert found.metrics["commonest_knn"].difference is not None
     (line,) = [line for line in found.lines() if line.startswith("verdict")]
-    assert run_verdict.COMMONEST.format(measure="k-NN") in line
+    assert run_verdict.FEATURES_AS_COMMONEST.format(measure="k-NN") in line
 
 
 def test_a_table_of_seeds_and_images_resamples_contents() -> None:

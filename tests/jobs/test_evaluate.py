@@ -44,7 +44,7 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     text = capsys.readouterr().out
     metrics = json.loads(text.splitlines()[-1])["metrics"]
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
-    assert text.count("; mean of 10 draws") == 2
+    assert text.count("-shot (10 draws)") == 2
     own = {name for name in metrics if not metric_tables.probe_prefix(name)}
     assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all((one["n"], one["split"]) == (500, "test") for one in metrics.values())
@@ -96,7 +96,9 @@ def test_a_figure_is_on_the_page_after_few_functions(
         sys.setprofile(None)
     assert "12.35%" in (tmp_path / "look" / "report.html").read_text()
     # copies, the interval and the sentence about the commonest class take six functions
-    assert 0 < len(found) < 22 and len({file for file, _ in found}) < 9
+    assert 0 < len(found) < 22, sorted(found)
+    files = {Path(file).stem for file, _ in found}
+    assert len(files) <= 9, files  # the sentence of the verdict has a file of its own
 
 
 def test_features_of_a_layer_are_that_blocks() -> None:

@@ -192,7 +192,7 @@ def test_what_probes_are_compared_with_stands_beside_them(reported):
     first = {"arm": "mpp", "n": "1"}
     predicted = {"loss": "2.0000", "the training colours' entropy": "4.0000"}
     assert shown["pretrain"] == first | {"k-NN": "50.00"} | of_knn | predicted
-    of_linear = {f"linear of {one}": value for one, value in others.items()}
+    of_linear = {f"linear probe of {one}": value for one, value in others.items()}
     # linear stands in the first table
     assert shown["probe"] == first | {"k-NN": "50.00"} | of_knn | of_linear
 

@@ -77,7 +77,7 @@ def test_differences_by_other_measures_have_tables_of_their_own(tmp_path: Path) 
     found = results.load(study(tmp_path / "s", content, measured))
     every = tables.tables(found, verdict.decide_claims(found)).items()
     names = [name for name, _ in every if "differences" in name]
-    others = [f"differences by {one}" for one in ("linear", "5-shot (validation)")]
+    others = [f"differences by {one}" for one in ("linear probe", "5-shot (validation)")]
     assert names == ["differences", *others]
 
 

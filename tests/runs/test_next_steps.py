@@ -117,7 +117,10 @@ def test_what_was_fine_tuned_is_looked_at_and_compared(first: Path, tmp_path: Pa
     ("more", "says"),
     [
         ([], "features    40 held-out images"),
-        (["data.labels=false"], "verdict     The features of this encoder were not compared"),
+        (
+            ["data.labels=false"],
+            "verdict     There is no verdict, because the features were not compared",
+        ),
     ],
 )
 def test_the_end_of_a_run_says_what_was_compared_and_what_was_not(

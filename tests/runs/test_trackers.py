@@ -153,6 +153,26 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
     ]
 
 
+def test_a_tracker_that_was_dropped_is_not_called_again(
+    fake: type[Fake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that waited behind a call without an answer were logged once it had returned."""
+    monkeypatch.setattr(fake, "fails", "hang in log")
+    run = made(tmp_path, "wandb")
+    run.folder.mkdir()
+    found = trackers.Trackers(run, [].append)
+    for step in (1, 2, 3):
+        found.on_row({"step": step, "loss": 1.0})
+    settled(found)
+    worker = found.workers["wandb"]
+    worker.busy_since = time.monotonic() - 121
+    found.on_row({"step": 4, "loss": 1.0})
+    assert found.workers == {}
+    fake.hold.set()
+    worker.thread.join(60)
+    assert not worker.thread.is_alive() and [step for step, _ in fake.made[0].rows] == [1]
+
+
 def hung(found: trackers.Trackers) -> bool:
     """Return whether the thread hangs in the call that `Fake.fails` names, and is not just busy."""
     return Fake.hangs.is_set() and "wandb" in found.workers

@@ -28,11 +28,16 @@ from ...metrics import (
     in_order,
     is_frozen_metric,
     is_shown_otherwise,
-    metric_label,
     rows_of_run,
     use_plugin_rows,
 )
-from ...pages.metric_tables import MetricReading, is_no_better, read_metrics, value_with_fresh
+from ...pages.metric_tables import (
+    MetricReading,
+    is_no_better,
+    measure_text,
+    read_metrics,
+    value_with_fresh,
+)
 from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, schema
 from ...recipe.images import PART
@@ -205,7 +210,7 @@ class ListedRun:
         reading = self.measured[name]
         with use_plugin_rows(self.rows):
             values = value_with_fresh(reading)
-            return f"{metric_label(name)} {values}{_caveats(self, reading)}"
+            return f"{measure_text(reading, reading)} {values}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Describe the most important metric of the trained model, or return None without any.
@@ -407,7 +412,7 @@ def _caveats(run: ListedRun, reading: MetricReading) -> str:
     The limits are that the metric is no better than always naming the commonest class, and that the
     encoder has seen or may have seen the measured images before.
     """
-    limits = "; no better than the commonest class" if is_no_better(reading) else ""
+    limits = "; not shown to be better than the commonest class" if is_no_better(reading) else ""
     if run.count_learned(reading.split):
         return f"{limits} (do not compare: {LEARNED})"
     if any(seen.unknown for seen in run.record.seen):
