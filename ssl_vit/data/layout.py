@@ -64,7 +64,9 @@ class Container(NamedTuple):
 
     Attributes:
         plural: Files of this kind, for readers.
-        code: MODULE:FUNCTION that opens the images, as `tars.open_tars`.
+        code: MODULE:FUNCTION that opens the images, as `tars.open_tars`. The function adds warnings
+            to `guesses`, adds unused files to `contents.skipped`, and refuses options of columns
+            that it cannot use.
         has_shards: Whether a file holds many images. Shards are found by their ending, which is the
             key in CONTAINERS.
         stream: MODULE:FUNCTION that opens the images as streams, as `open.stream_parquet`. Empty if
@@ -81,7 +83,7 @@ class Container(NamedTuple):
         return self.plural.removesuffix("s")
 
 
-# If a folder has shards and images, or several kinds of shards, the first kind here is used
+# If a folder has files of several kinds, the first kind in this table is used
 CONTAINERS = {
     "parquet": Container(
         "parquet files",
@@ -200,7 +202,7 @@ def inspect(place: Path) -> Contents:
     if any(all((place / name).is_file() for name in names) for names in SAVED):
         return Contents("saved", {}, Tree([], Counter()), [], [])
     tree = walk(place)
-    kinds = [kind for kind in (*SHARDS, *IMAGE_KINDS) if tree.count(kind)]
+    kinds = [kind for kind in CONTAINERS if tree.count(kind)]
     skipped = [format_count(count, what) for what, count in sorted(tree.skipped.items())]
     if not kinds and not skipped:
         raise UserError(

@@ -40,14 +40,20 @@ Raw = bytes | np.ndarray  # an encoded image (or Missing), or an array (H, W, C)
 
 
 class Store(ABC):
-    """Access to the images of a split in a container."""
+    """Access to the images of a split in a container.
+
+    A store is copied to data workers, by a fork or by pickle, so it holds no open files.
+    """
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def fetch(self, rows: np.ndarray) -> list[Raw]:
-        """Return the image of each row, in the order of `rows`."""
+        """Return the image of each row, in the order of `rows`.
+
+        An image that cannot be read is Missing.
+        """
 
     @abstractmethod
     def name(self, row: int) -> str:

@@ -30,7 +30,7 @@ from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..formatting import copies_text, format_image_count
-from ..metrics import FRESH, PIXELS, PROBE, PROBED, START, held_out_choices
+from ..metrics import FRESH, MEASURES, PIXELS, PROBE, PROBED, START, held_out_choices
 from ..models import weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
@@ -119,9 +119,7 @@ class OnlineProbes:
 
     def describe(self) -> str:
         """Describe the probes, the number of images and the steps between evaluations, in words."""
-        measures = ", ".join(self.probe.measures)
-        if measures == "knn":
-            measures = "k-NN"
+        measures = ", ".join(MEASURES[name].label or name for name in self.probe.measures)
         train, held_out = self.images
         return (
             f"{measures} of {held_out:,} labelled held-out images{copies_text(self.copies)}, fitted"

@@ -471,8 +471,8 @@ def why_unused(r: Recipe, key: str) -> str:
         return "has no effect without local views, such as views.local=6"
     if key.endswith(".koleo_group") and not r.value(weight := key.removesuffix("_group")):
         return f"has no effect with {weight}=0"
-    needed, value = all_keys()[key].requires or ("", None)
-    if needed and r.value(needed) != value:
+    needed, *values = all_keys()[key].requires or ("",)
+    if needed and r.value(needed) not in values:
         return f"has no effect with {needed}={option_text(r.value(needed))}"
     return ""
 

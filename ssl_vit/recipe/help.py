@@ -44,8 +44,8 @@ def meaning(option: Key) -> str:
     if option.name == "target":
         return declaration.describe_targets()
     if option.requires:
-        key, value = option.requires
-        return f"{option.help} Needs {key}={option_text(value)}."
+        key, *values = option.requires
+        return f"{option.help} Needs {key}={' or '.join(map(option_text, values))}."
     return option.help
 
 

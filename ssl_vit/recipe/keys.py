@@ -110,7 +110,7 @@ def key(
     effect: Effect | None = None,
     from_init: bool | None = None,
     names_weights: bool = False,
-    requires: tuple[str, Any] | None = None,
+    requires: tuple[Any, ...] | None = None,
     form: str = "",
     metavar: str = "",
     **facts: Any,
@@ -124,7 +124,8 @@ def key(
         names_weights: Whether the value names weights, as `init` does. The other such key is
             `teacher` of a group, which comes with a key `network` that receives
             `InitSource.network_values`.
-        requires: (dotted key, value): the key has an effect only if that key has this value.
+        requires: (dotted key, value, ...): the key has an effect only if that key has one of these
+            values.
         form: How a tool's option is typed, if not as key=VALUE: FLAG (--key) or WORD (VALUE alone).
         metavar: Placeholder in --help for the value of a tool's option without a default.
         facts: Bounds, as arguments of pydantic.Field (gt, ge, le, lt; min_length and max_length of
@@ -202,7 +203,7 @@ class Key:
     effect: Effect
     from_init: bool
     names_weights: bool = False
-    requires: tuple[str, Any] | None = None
+    requires: tuple[Any, ...] | None = None
     form: str = ""
     metavar: str = ""
 

@@ -23,8 +23,8 @@ class Optim(Keys):
         decay: Share of the run, at its end, in which the learning rate falls to 0 as 1 - sqrt(x),
             with x from 0 to 1.
         drops: Shares of the run after which the learning rate is divided by 10.
-        betas: Betas of AdamW.
-        momentum: Momentum of SGD.
+        betas: Decay rates of the two moments.
+        momentum: Momentum.
         weight_decay: Weight decay. In adamw it is decoupled and scaled by the learning rate; in sgd
             it is an L2 term.
         weight_decay_end: Weight decay at the end of the run, approached along a cosine. null:
@@ -83,10 +83,12 @@ class Optimiser(NamedTuple):
         label: Name in the first lines that a run prints.
         made_by: MODULE:CLASS of an optimiser with torch's interface. The class must have a fused
             kernel that reads `found_inf`, because updates are skipped that way.
-        settings: Return the arguments of the class except the weights, `lr` and `fused`.
+        settings: Return the arguments of the class except the weights, `lr` and `fused`. Keys of
+            Optim that only some optimisers use name these optimisers in `requires`.
         moments: Return the names of the state tensors that have the shape of their weight.
         counts_steps: Whether the state of each weight has a counter `step`.
-        fuses_shards: Whether the fused kernel also takes the shards of FSDP2.
+        fuses_shards: Whether the fused kernel also takes the shards of FSDP2: False if a run with
+            FSDP2 on two processes raises an error about DTensor.
     """
 
     label: str

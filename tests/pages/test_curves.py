@@ -26,7 +26,7 @@ def test_fresh_weights_stand_beside_each_probe() -> None:
     assert found == {
         "Probes of the frozen features": [
             "baseline: untrained weights, k-NN",
-            "baseline: untrained weights, linear",
+            "baseline: untrained weights, linear probe",
         ]
     }
 

@@ -229,6 +229,8 @@ def test_an_optimiser_is_one_entry_of_a_table(monkeypatch) -> None:
     entry = OPTIMISERS["adamw"]._replace(label="Adam", made_by="torch.optim:Adam")
     monkeypatch.setitem(OPTIMISERS, "adam", entry)
     recipe = resolve(["recipe=mpp", "optim.name=adam"])
+    with pytest.raises(UserError, match=r"optim.momentum=0.5: has no effect with optim.name=adam"):
+        resolve(["recipe=mpp", "optim.name=adam", "optim.momentum=0.5"])
     optimizer, _ = optim.build_optimizer(nn.Linear(1, 1), recipe.optim)
     assert type(optimizer) is torch.optim.Adam
     adamw = resolve(["recipe=mpp", "optim.name=adamw"])

@@ -95,7 +95,7 @@ class LaunchOutcome:
 class Launcher(Protocol):
     """Interface of a launcher.
 
-    A new launcher implements these three methods and is named in `LAUNCHERS` of options.py. The
+    A new launcher implements these three methods and has an entry in `LAUNCHERS` (options.py). The
     launcher prints events as they happen. The study tool prints the returned `LaunchOutcome`.
     """
 
