@@ -107,7 +107,7 @@ def test_forked_runs_have_the_bits_of_plain_ones_and_import_next_to_nothing(
         run = job.folder / name
         log = (job.folder / "logs" / f"{name}.txt").read_text().splitlines()
         assert log[0].startswith(f"$ {sys.executable} -P -m ssl_vit pretrain recipe=mpp ")
-        assert log[1].split() == ["run", str(run)] and log[-1].startswith("verdict ")
+        assert log[1].split() == ["run", str(run)] and log[-1].startswith("next ")
         assert json.loads((run / "environment.json").read_text())
     log = (job.folder / "logs" / "t4.txt").read_text().splitlines()
     assert len(log) == 2 and log[1].startswith("error: recipe=nosuch: ")
