@@ -2,7 +2,7 @@
 real images."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch
@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from helpers.launching import interpreter, shorten, start_server
 from helpers.options import TINY, altered
-from ssl_vit import formatting
+from ssl_vit import costs, formatting
 from ssl_vit.jobs import cli
 
 # No test depends on how fast the machine is, or on the examples that chance picks this time;
@@ -55,6 +55,15 @@ def _shortened() -> None:
 def _tools_start_tools_by_fork() -> None:
     """As real processes they would import for seconds."""
     formatting.PROGRAM[0] = interpreter()
+
+
+@pytest.fixture(autouse=True)
+def _no_failed_counts_for_other_tests() -> Iterator[None]:
+    """A test that alters a network may leave operations that could not be counted, which later runs
+    of the same network in this process would read."""
+    yield
+    for key in [key for key, counted in costs._WORK.items() if counted.uncounted]:
+        del costs._WORK[key]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -27,10 +27,8 @@ from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
 from . import probes
 from .images import EvaluationImages
-from .probes import SEED, Features, Picks
+from .probes import DRAWS_ALONE, SEED, Features, Picks
 
-# Draws of few-shot images where probe.trials is null and features are extracted for few-shot alone
-DRAWS_ALONE = 3
 ENCODER = ""  # name of the encoder's reader; FRESH, START and PIXELS name those of baselines
 
 # uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, tokens, D)

@@ -31,8 +31,9 @@ MOMENTUM = 0.9  # momentum of SGD
 DRAWN_AT_ONCE = 16  # batches drawn together, which takes half as long as one by one
 TEMPERATURE = 0.07  # temperature of k-NN's votes (Wu et al., 2018)
 
-# Draws of few-shot images where probe.trials is null and all features are extracted anyway
-DRAWS = 10
+# Draws of few-shot images where probe.trials is null: DRAWS if other probes need the features of
+# all training images anyway, DRAWS_ALONE if features are extracted for few-shot alone
+DRAWS, DRAWS_ALONE = 10, 3
 
 Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
 Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features

@@ -64,7 +64,9 @@ def reported(content: dict[str, Any], folder: Path) -> Any:
 def test_eight_steps_are_no_gain(tmp_path: Path) -> None:
     verdict = reported(EIGHT_STEPS, tmp_path).verdict
     nothing, fresh = verdict.sentences
-    assert nothing == "Nothing is compared." and "no arm can be distinguished from untrained" in fresh
+    assert (
+        nothing == "Nothing is compared." and "no arm can be distinguished from untrained" in fresh
+    )
     assert [one.n for one in verdict.against_fresh.differences] == [
         3
     ] and not verdict.against_fresh.claimed
