@@ -208,7 +208,7 @@ class ImageSet(NamedTuple):
 
 
 def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> ImageSet:
-    """Open the images from which figures of an encoder are drawn, and print what their labels are.
+    """Open the images from which figures of an encoder are drawn.
 
     Args:
         named: Encoder.
@@ -239,7 +239,6 @@ def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> 
     for text in (*guesses, *warnings):
         print(f"warning: {text_line(text)}", flush=True)
     source = without_lists(source, "the figures")
-    print(f"labels      {run_splits.describe_labels(source, data)}", flush=True)
     return ImageSet(source, data.name, name)
 
 
