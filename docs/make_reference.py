@@ -20,7 +20,7 @@ from ssl_vit.jobs.embed import EmbeddedImages
 from ssl_vit.jobs.run_result import RunResult
 from ssl_vit.lab.estimate import RunEstimate
 from ssl_vit.lab.report import Report
-from ssl_vit.lab.report_pages import RunPages
+from ssl_vit.lab.report_pages import RunPage
 from ssl_vit.lab.runs.tool import RunTable
 from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.tool import StudyOutcome
@@ -59,7 +59,7 @@ RESULTS = (
     RunEstimate,
     StudyEstimate,
     Report,
-    RunPages,
+    RunPage,
     RunTable,
 )
 PYTHON = """# From Python

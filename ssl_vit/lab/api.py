@@ -13,7 +13,7 @@ from .options import ReportOptions, RunsOptions
 if TYPE_CHECKING:
     from .estimate import RunEstimate
     from .report import Report
-    from .report_pages import RunPages
+    from .report_pages import RunPage
     from .runs.tool import RunTable
     from .study.estimate import StudyEstimate
     from .study.tool import StudyOutcome
@@ -54,11 +54,11 @@ def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstim
     return tool.plan(python_arguments(options, keywords))
 
 
-def report(options: Options = (), /, **keywords: Any) -> "RunPages | Report":
-    """Write the page of a run, of a study or of a folder of runs: `report("runs")`.
+def report(options: Options = (), /, **keywords: Any) -> "RunPage | Report":
+    """Write the page of a run or of a study: `report("runs/gap")`.
 
     Raises:
-        UserError: The folder holds no runs, or a file in the folder is damaged.
+        UserError: The folder is neither a run nor a study, or a file in the folder is damaged.
     """
     from . import report_pages
 

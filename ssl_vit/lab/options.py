@@ -42,21 +42,19 @@ class PlanOptions(ToolOptions):
 
 
 class ReportOptions(ToolOptions):
-    """Write the page of a run, of a study or of a folder of runs. A run gets report.html. A folder
-    of runs gets index.html, which compares the runs. A study gets report.html and, for papers,
-    report.md, tables.tex (booktabs), results.csv (a row for each metric of each run),
+    """Write the page of a run or of a study. A run gets report.html. A study gets report.html and,
+    for papers, report.md, tables.tex (booktabs), results.csv (a row for each metric of each run),
     differences.csv (a row for each pair) and figures/study.svg. The pages need no other files.
 
     Examples:
         ssl-vit report runs/mpp
         ssl-vit report runs/gap --json
-        ssl-vit report runs
 
     Attributes:
-        folder: Folder of a run (finished or not), of a study, or of several runs.
+        folder: Folder of a run (finished or not) or of a study.
     """
 
-    summary = "write the page of a run, a study or a folder of runs"
+    summary = "write the page of a run or a study"
     command = "lab.report_pages:main"
     positional = "folder"
     command_line_only = ("json",)

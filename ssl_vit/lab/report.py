@@ -30,7 +30,7 @@ from ..metrics import COMMONEST, held_out_choices, rows_of_run, use_plugin_rows
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
-from ..pages.run_page import INDEX, PAGE
+from ..pages.run_page import PAGE
 from ..pages.run_wording import machine
 from ..recipe.init_source import SCRATCH
 from ..recipe.schema import sources
@@ -137,10 +137,9 @@ def _write(folder: Path, results: Results) -> Report:
             if isinstance(block, blocks.Figure):
                 (folder / block.path).parent.mkdir(exist_ok=True)
                 write_atomically(folder / block.path, block.svg)
-    index = INDEX if (folder / INDEX).exists() else ""
     files = {
         "report.md": blocks.markdown(report.title, sections),
-        PAGE: blocks.html(report.title, sections, index),
+        PAGE: blocks.html(report.title, sections),
         "results.csv": results.table.to_csv(index=False),
         "tables.tex": latex(report),
     }

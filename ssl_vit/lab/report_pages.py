@@ -1,16 +1,16 @@
-"""Run the report tool, which writes the page of a run, of a study or of a folder of runs."""
+"""Run the report tool, which writes the page of a run or of a study."""
 
+import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..formatting import format_count, text_line
+from ..formatting import text_line
 from ..pages import run_page, run_wording
-from ..pages.run_page import INDEX, PAGE
+from ..pages.run_page import PAGE
 from ..pages.run_record import RunRecord, is_run
 from ..recipe.given import Arguments
 from ..recipe.tool import parse
@@ -18,7 +18,6 @@ from ..runs import notebook
 from ..runs.shared import is_task
 from ..stats import as_json
 from .options import ReportOptions, show
-from .runs import index
 from .study import record
 
 if TYPE_CHECKING:
@@ -26,32 +25,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunPages:
-    """Page about a run or a folder of runs. A notebook shows the page.
+class RunPage:
+    """Page about a run. A notebook shows the page.
 
     Attributes:
         page: HTML file, which needs no other file.
-        runs: The run, or the runs in the folder. Each run has the `values` of its recipe, its
-            `state`, `metrics()` and `rows`.
+        run: Content of the run's folder: the `values` of its recipe, its `state`, `metrics()` and
+            `rows`.
     """
 
     page: Path
-    runs: list[RunRecord]
+    run: RunRecord
 
     def content(self) -> dict[str, Any]:
         """Return the dictionary that `--json` prints."""
-        runs = [_summary(run) for run in self.runs]
-        return {"runs": runs} if self.page.name == INDEX else runs[0]
+        return _summary(self.run)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command line prints."""
-        if self.page.name == INDEX:
-            yield f"runs        {self.page}: {format_count(len(self.runs), 'runs')}"
-        else:
-            # keep control characters in names away from the terminal
-            yield from map(text_line, run_wording.sentences(self.runs[0]))
-            yield from map(text_line, run_wording.table_lines(self.runs[0]))
-            yield f"report      {self.page}"
+        # keep control characters in names away from the terminal
+        yield from map(text_line, run_wording.sentences(self.run))
+        yield from map(text_line, run_wording.table_lines(self.run))
+        yield f"report      {self.page}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -73,31 +68,29 @@ def main(arguments: list[str]) -> None:
     show(write(options), options.as_json)
 
 
-def write(options: ReportOptions) -> "RunPages | Report":
-    """Write the page of a run, the report of a study or the index of a folder of runs.
+def write(options: ReportOptions) -> "RunPage | Report":
+    """Write the page of a run or the report of a study.
 
     Raises:
-        UserError: The path is not a folder, the folder holds no runs, or `report.write` refuses the
+        UserError: The path is not the folder of a run or a study, or `report.write` refuses the
             study.
     """
     folder = options.folder
     if not folder.is_dir():
-        raise UserError(
-            f"{folder}: no such folder. Name the folder of a run, of a study or of several runs."
-        )
+        raise UserError(f"{folder}: no such folder. Name the folder of a run or of a study.")
     try:
         if (folder / record.FILE).exists():
-            # raised if there are no runs; the report then gives a better message
-            with suppress(UserError):
-                index.write(folder)
             from . import report  # imports pandas, which is slow and only needed here
 
             return report.write(folder)
         if is_run(folder):
-            return RunPages(folder / PAGE, [_write_run(folder)])
-        return RunPages(folder / INDEX, index.write(folder))
+            return RunPage(folder / PAGE, _write_run(folder))
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
+    raise UserError(
+        f"{folder}: neither a run nor a study. Name the folder of a run or of a study, or list the"
+        f" runs of the folder: ssl-vit runs {shlex.quote(str(folder))}"
+    )
 
 
 def _write_run(folder: Path) -> RunRecord:

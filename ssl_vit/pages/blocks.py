@@ -173,7 +173,7 @@ def cell_of(cell: str | Cell) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def html(title: str, sections: list[Section], above: str = "", refresh: int = 0) -> str:
+def html(title: str, sections: list[Section], refresh: int = 0) -> str:
     """Return a page as HTML that needs no other file.
 
     Figures, scripts and styles are inside the page. The page's security policy lets the browser run
@@ -183,7 +183,6 @@ def html(title: str, sections: list[Section], above: str = "", refresh: int = 0)
     Args:
         title: Title of the page, used as the first heading.
         sections: Sections in order.
-        above: Link to the page above this page, or an empty string.
         refresh: Seconds after which the browser loads the page again, or 0 for never.
     """
     scripts, styles = _assets()
@@ -193,7 +192,6 @@ def html(title: str, sections: list[Section], above: str = "", refresh: int = 0)
         .render(
             title=title,
             sections=sections,
-            above=above,
             refresh=refresh,
             scripts=[Markup(text) for text in scripts],
             styles=[Markup(text) for text in styles],

@@ -35,7 +35,6 @@ from .run_record import RunRecord, read_run
 from .run_wording import machine, sentences
 
 PAGE = "report.html"
-INDEX = "index.html"
 WARNINGS = 50  # number of last warnings in log.txt that the page shows
 STEPS = 20  # number of skipped updates that the page names
 EMBEDDED = 3 * 2**20  # largest size in bytes of figures inside a page; 4 MiB as base64
@@ -68,15 +67,14 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
         record = read_run(folder)
     if running:
         record = replace(record, running=True)
-    above = f"../{INDEX}" if (folder.parent / INDEX).exists() else ""
-    write_atomically(folder / PAGE, render(record, above))
+    write_atomically(folder / PAGE, render(record))
     return record
 
 
-def render(record: RunRecord, above: str = "") -> str:
-    """Return the page as HTML, with `above` as in blocks.html."""
+def render(record: RunRecord) -> str:
+    """Return the page of a run as HTML."""
     refresh = REFRESH if record.state == "running" else 0
-    return blocks.html(record.name, build(record), above, refresh)
+    return blocks.html(record.name, build(record), refresh)
 
 
 def build(record: RunRecord) -> list[Section]:

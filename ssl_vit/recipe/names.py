@@ -18,12 +18,12 @@ NO_CONTROL = "a line break or another control character cannot be part of a valu
 # overwritten.
 RESERVED_NAMES = frozenset(
     (
-        *("index.html", "report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
+        *("report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
         *("study.json", "worth.json", "hours.json", "figures", "logs", "slurm", "shared", "lock"),
         *("export", "checkpoints"),
     )
 )
-NOT_RESERVED = "but no name that the tools use, such as index.html or report.html"
+NOT_RESERVED = "but no name that the tools use, such as report.html"
 
 
 def has_control(text: str) -> bool:

@@ -147,8 +147,9 @@ def test_of_a_study_and_a_folder_the_lab_gives_its_records(
     assert listed.runs[0].value("loss") == made.metrics["loss"].value
     assert listed.content()["best"] == "loss"
     page = ssl_vit.report(made.folder)
-    assert page.page == made.folder / "report.html" and page.runs[0].result.steps == 2
-    assert ssl_vit.report(made.folder.parent).page == made.folder.parent / "index.html"
+    assert page.page == made.folder / "report.html" and page.run.result.steps == 2
+    with pytest.raises(ssl_vit.UserError, match="neither a run nor a study"):
+        ssl_vit.report(made.folder.parent)
     estimate = ssl_vit.plan(recipe="mpp", optim={"steps": 1000}, device="h100")
     assert (estimate.steps, estimate.device.name) == (1000, "h100")
     study = ssl_vit.plan(recipe="study/gap", seeds=1)

@@ -1,8 +1,6 @@
-"""Which folders are runs and studies: one rule for the runs tool and the index page."""
+"""Which folders are runs."""
 
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,58 +8,39 @@ import pytest
 from helpers import arm_studies as arms
 from helpers.run_pages import make_run
 from ssl_vit.errors import UserError
-from ssl_vit.lab import report_pages as report_tool
 from ssl_vit.lab.options import RunsOptions
-from ssl_vit.lab.runs import index, listed, search
+from ssl_vit.lab.runs import listed, search
 from ssl_vit.lab.runs import tool as runs_tool
 
 
 def names(folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in search.find_runs(folder).runs]
+    return [str(path.relative_to(folder)) for path in search.find_runs(folder)]
 
 
 def read_runs(folder: Path) -> list[listed.ListedRun]:
     return runs_tool.table(RunsOptions(folder=folder, sort="name")).runs
 
 
-def listed_by(
-    tool: Callable[[list[str]], None], folder: Path, capsys: pytest.CaptureFixture
-) -> list[Path]:
-    """The folders of the runs in a tool's --json."""
-    tool([str(folder), "--json"])
-    record = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return [Path(run["folder"]) for run in record["runs"]]
-
-
-def test_the_runs_tool_and_the_index_find_the_same_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_runs_are_found_once_and_not_in_hidden_folders(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     for place in ("b", "sweeps/rate/a", "sweeps/rate/b", ".trash/c"):
         make_run(root / place)
     arms.study(root / "old" / "gap")
     (root / "again").symlink_to(root)
     (root / "a link to b").symlink_to(root / "b")
-    found = listed_by(runs_tool.main, root, capsys)
-    assert sorted(found) == listed_by(report_tool.main, root, capsys)
-    own = [str(path.relative_to(root)) for path in sorted(found)]
-    assert [name for name in own if not name.startswith("old/gap/")] == [
+    found = names(root)
+    assert [name for name in found if not name.startswith("old/gap/")] == [
         "b",
         "sweeps/rate/a",
         "sweeps/rate/b",
     ]
-    assert len(own) == 3 + 39
-    assert [*search.find_runs(root).studies] == [root / "old" / "gap"]
-    page = (root / "index.html").read_text()
-    assert "39 of 39" in page
-    assert 'href="sweeps/rate/a/report.html"' in page and 'href="old/gap/index.html"' in page
-    assert (root / "sweeps" / "rate" / "a" / "report.html").exists()
+    assert len(found) == 3 + 39
 
 
 def test_of_a_runs_folder_it_is_the_run_and_nothing_inside(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "made")
     make_run(folder / "inside")
-    assert search.find_runs(folder).runs == [folder]
+    assert search.find_runs(folder) == [folder]
     assert [run.name for run in read_runs(folder)] == ["made"]
     assert names(tmp_path) == ["made"]
 
@@ -98,18 +77,6 @@ def test_a_folder_that_may_not_be_read_hides_no_other(
 
     monkeypatch.setattr(os, "scandir", refused)
     assert names(tmp_path) == ["a", "c"]
-
-
-def test_the_index_of_a_study_has_what_lies_below_it(tmp_path: Path) -> None:
-    """The same page, written from above and for the study itself."""
-    study = arms.study(tmp_path / "gap")
-    make_run(study / "more" / "made")
-    arms.study(study / "nested")
-    index.write(tmp_path)
-    from_above = (study / "index.html").read_text()
-    assert 'href="more/made/report.html"' in from_above and 'href="nested/index.html"' in from_above
-    index.write(study)
-    assert (study / "index.html").read_text() == from_above
 
 
 def test_a_recipe_that_cannot_be_read_is_no_difference(tmp_path: Path) -> None:

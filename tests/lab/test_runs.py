@@ -14,7 +14,7 @@ from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
 from ssl_vit.lab.options import RunsOptions
-from ssl_vit.lab.runs import index, listed
+from ssl_vit.lab.runs import listed
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import run_record
 from ssl_vit.recipe.names import RESERVED_NAMES
@@ -247,9 +247,9 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
             runs_tool.main([str(folder)])
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "sweep/index.html"])
+@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "sweep/report.html"])
 def test_a_run_is_not_called_as_what_tools_write_beside_runs(name: str, tmp_path: Path) -> None:
-    """One called index.html kept the page of all runs from being written."""
+    """A run called report.html would keep the page of its study from being written."""
     with pytest.raises(UserError, match=f"name={name}: expected a folder's name") as caught:
         ssl_vit.pretrain([*OPTIONS, f"out={tmp_path}", f"name={name}"])
     assert "\n" not in str(caught.value) and not any(tmp_path.iterdir())
@@ -259,9 +259,8 @@ def test_what_is_written_beside_runs_is_no_name_of_one(tmp_path: Path) -> None:
     study = arm_studies.study(tmp_path / "gap")
     runs = {path.name for path in study.iterdir() if path.name != "study.json"}
     report_tool.main([str(study)])
-    report_tool.main([str(tmp_path)])
     written = {path.name for path in study.iterdir()} - runs
-    assert written >= {"index.html", "report.md", "figures"} and written <= RESERVED_NAMES
+    assert written >= {"report.html", "report.md", "figures"} and written <= RESERVED_NAMES
     assert {path.name for path in tmp_path.iterdir()} - {"gap"} <= RESERVED_NAMES
 
 
@@ -271,10 +270,6 @@ def test_every_list_says_whose_weights_had_learned_labels_of_test_images(
     measured(runs / "first", all={"split": "test"})
     seen = {"run": "other", "of": {"test": 9}, "images": {"test": 8}, "labels": {"test": 7}}
     alter(runs / "first" / "result.json", seen=[seen])
-    index.write(runs)
-    page = (runs / "index.html").read_text()
-    assert "labels learned before" in page and page.count("of 7 test images") == 1
-    capsys.readouterr()
     for words in ([str(runs)], [str(runs), "best=loss"]):
         runs_tool.main(words)
         assert capsys.readouterr().out.count("do not compare") == 1

@@ -15,7 +15,6 @@ from PIL import Image
 from helpers import arm_studies as arms
 from helpers import run_pages as made
 from ssl_vit.lab import report
-from ssl_vit.lab.runs import index as index_page
 from ssl_vit.pages import blocks, figure_blocks, run_page
 
 CHROMIUM = os.environ.get("SSL_VIT_CHROMIUM")
@@ -65,7 +64,8 @@ def folder(tmp_path_factory):
         lines = "".join(json.dumps(row) + "\n" for row in made.rows())
         (path / "metrics.jsonl").write_text(lines)
     report.write(study)
-    index_page.write(runs)
+    run_page.write(runs / "first")
+    run_page.write(runs / "<b>\"'|&")
     run_page.write(runs / "second", running=True)
     return runs
 
@@ -90,8 +90,8 @@ def opened(browser, address, **settings):
 
 
 PAGES = [
-    *("first/report.html", "%3Cb%3E%22'%7C&/report.html", "gap/report.html", "index.html"),
-    *("gap/index.html", "first/figures/figures.html", "nearest.html", "second/report.html"),
+    *("first/report.html", "%3Cb%3E%22'%7C&/report.html", "gap/report.html"),
+    *("first/figures/figures.html", "nearest.html", "second/report.html"),
 ]
 
 
@@ -256,36 +256,6 @@ def test_a_phone_shows_values_intervals_and_differences(browser, folder):
         compared, differences = tables[:2]
         assert compared[:4] == ["arm", "mean", "minus scratch", "97.5% interval"]
         assert differences[:3] == ["difference", "mean", "interval"]
-
-
-def test_a_phone_shows_the_first_accuracy_of_runs_and_what_it_has_to_beat(browser, folder):
-    with opened(browser, f"file://{folder}/index.html", viewport=PHONE) as page:
-        heads = visible_heads(page, table_of_runs(page).first)
-        assert [head.split(" (")[0] for head in heads[1:3]] == [
-            "accuracy masked, held-out",
-            "accuracy masked to beat, held-out",
-        ]
-
-
-def table_of_runs(page):
-    return page.locator("table", has=page.locator("th:first-child", has_text="run"))
-
-
-@pytest.mark.parametrize("name", ["index.html", "gap/index.html"])
-def test_the_index_shows_the_metrics_of_each_group(name, browser, folder):
-    """At 1280 px, without scrolling; runs of one objective and data set are a group."""
-    with opened(browser, f"file://{folder}/{name}") as page:
-        titles = page.locator("h2").all_inner_texts()
-        assert any(title.startswith("mpp on shapes at ") for title in titles)
-        for table in table_of_runs(page).all():
-            heads = table.locator("thead th").all_inner_texts()
-            metrics = [
-                head
-                for head in heads
-                if head.partition(", ")[2].startswith(("held-out", "test", "training"))
-            ]
-            assert metrics and heads[1 : 1 + len(metrics)] == metrics
-            assert {*metrics} <= {*visible_heads(page, table)}
 
 
 def test_wide_tables_scroll_inside_their_box(browser, folder):

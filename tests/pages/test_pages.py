@@ -1,4 +1,4 @@
-"""Pages of runs and of folders of runs: their numbers, what is left of a run that was cut off, and
+"""Pages of runs: their numbers, what is left of a run that was cut off, and
 names that look like markup."""
 
 import base64
@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from urllib.parse import unquote, unquote_to_bytes
 
 import numpy as np
 import pytest
@@ -25,8 +24,8 @@ from helpers.run_pages import EVIL, OPTIONS, SVG, evil_run, make_run, rows
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_pages
-from ssl_vit.lab.runs import index as index_page
-from ssl_vit.lab.runs import listed
+from ssl_vit.lab.options import RunsOptions
+from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import blocks, curves, figure_blocks, figure_style, run_page
 from ssl_vit.pages.blocks import Chart, Line, Section, Text
 from ssl_vit.pages.curves import Curve, thin_curve
@@ -214,7 +213,7 @@ def test_a_damaged_file_is_named(name, content, tmp_path):
     page = page_of(folder)
     if name not in ("metrics.jsonl", "recipe.yaml"):
         assert f"{name} is damaged" in page.text or name == "environment.json"
-    index_page.write(tmp_path)
+    assert len(runs_tool.table(RunsOptions(folder=tmp_path)).runs) == 1
 
 
 def test_lines_that_are_no_rows_are_left_out_and_counted(tmp_path):
@@ -243,7 +242,7 @@ def test_numbers_that_cannot_be_have_a_page(value, tmp_path):
     cells = [row[1] for table in page.tables if "this run" in table[0] for row in table[1:]]
     with_interval = {cell for cell in cells if "(" in cell}
     assert with_interval == ({"0.00% (0.00 to 3.70)"} if value == 0 else set())
-    index_page.write(tmp_path)
+    runs_tool.table(RunsOptions(folder=tmp_path))
     (folder / "result.json").unlink()
     assert "stopped after step 200" in page_of(folder).text
 
@@ -334,7 +333,7 @@ def test_text_and_lines_stand_out_from_their_ground_light_and_dark():
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_names_are_shown_as_text(finished, tmp_path):
-    """In the page, the index, and the data inside their scripts."""
+    """In the page, and in the data inside its scripts."""
     plain = page_of(make_run(tmp_path / "plain", finished=finished))
     folder = evil_run(tmp_path / "runs" / "<b>\"'|&", finished)
     page = page_of(folder)
@@ -343,58 +342,6 @@ def test_names_are_shown_as_text(finished, tmp_path):
     assert page.text.count(seen) > 8 and "\u202e" not in page.text + "".join(page.data)
     assert [line["name"] for line in page.chart(seen.replace("\ufffd", "\ufffd"))["lines"]]
     assert "<b>\"'|&" in page.text
-    index_page.write(tmp_path / "runs")
-    index = Page((tmp_path / "runs" / "index.html").read_text())
-    assert "b" not in index.tags and len(index.scripts) == 2
-    assert index.tables[-1][1][0] == "<b>\"'|&" and seen in index.text
-    for data in index.data:
-        assert json.loads(data)["lines"][0]["name"] == "<b>\"'|&" and "<" not in data
-    link = next(one for one in index.linked if one.endswith("report.html"))
-    assert (tmp_path / "runs" / unquote(link)).exists()
-
-
-def test_the_index_of_a_folder(tmp_path, monkeypatch):
-    """A table of the runs of one objective and data set; those of a study stand on its own page."""
-    monkeypatch.setattr(listed, "export_problem", lambda export: "")
-    make_run(tmp_path / "first", "corruption.rate=0.25")
-    make_run(tmp_path / "second #2", "corruption.rate=0.75", finished=False)
-    recipe = make_run(tmp_path / "other") / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("shapes", "cifar10"))
-    arms.study(tmp_path / "gap")
-    records = index_page.write(tmp_path)
-    page = Page((tmp_path / "index.html").read_text())
-    own, other = [table for table in page.tables if table[0][0] == "run"]
-    inside = Page((tmp_path / "gap" / "index.html").read_text()).tables
-    of_study = [row[0] for table in inside if table[0][0] == "run" for row in table[1:]]
-    assert len(own) - 1 + len(other) - 1 + len(of_study) == len(records)
-    assert {*of_study} >= {"pretrain-mpp-0", "final-scratch-1"}
-    head = own[0]
-    second, first = (dict(zip(head, row, strict=True)) for row in own[1:])
-    assert (first["run"], first["state"]) == ("first", "finished")
-    assert second["run"] == "second #2" and second["state"] == "stopped before its first checkpoint"
-    assert second["steps"] == "200"
-    assert first["what differs"] == "corruption.rate=0.25"
-    assert not {"objective", "data", "model"} & {*head}, "said once, above"
-    assert "objective: mpp; data: shapes; model: vit_n8" in page.text
-    assert [row[0] for row in other[1:]] == ["other"] and "mpp on cifar10" in page.text
-    assert page.table(["study"]) == [["gap", "A gap made up", "39 of 39", "none yet"]]
-    local = [one for one in page.linked if not one.startswith(("#", "data:"))]
-    assert local and all((tmp_path / unquote(one)).exists() for one in local)
-    assert "../index.html" in Page((tmp_path / "first" / "report.html").read_text()).linked
-    assert (tmp_path / "gap" / "index.html").exists()
-
-
-def test_a_metric_of_two_splits_has_a_column_of_each(tmp_path):
-    """Values of different images are not one column."""
-    for split in ("test", "validation"):
-        made = {"accuracy_masked": {"value": 0.25, "n": 100, "split": split}}
-        make_run(tmp_path / split, found=made)
-    index_page.write(tmp_path)
-    (head, *rows) = Page((tmp_path / "index.html").read_text()).tables[0]
-    found = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    for split, other, named in (("test", "validation", "test"), ("validation", "test", "held-out")):
-        (own,) = (one for one in head if one.startswith(f"accuracy masked, {named}"))
-        assert found[split][own] == "25.00%" and found[other][own] == "-"
 
 
 def test_the_page_of_what_goes_on_is_loaded_again(tmp_path):
@@ -407,32 +354,8 @@ def test_the_page_of_what_goes_on_is_loaded_again(tmp_path):
     text = (folder / "report.html").read_text()
     assert refresh in text and 'data-refresh="60"' in text and "in progress" in text
     with held_by_another_process(folder):
-        index_page.write(tmp_path)
-        assert refresh in (tmp_path / "index.html").read_text()
-    index_page.write(tmp_path)
-    assert refresh not in (tmp_path / "index.html").read_text()
-
-
-def test_the_index_links_a_folder_whose_name_is_no_text(tmp_path):
-    make_run(tmp_path / "made").rename(tmp_path / os.fsdecode(b"m\xffde"))
-    index_page.write(tmp_path)
-    page = Page((tmp_path / "index.html").read_text())
-    (link,) = {link for link in page.linked if link.endswith("report.html")}
-    assert (tmp_path / os.fsdecode(unquote_to_bytes(link))).exists()
-
-
-def test_a_page_is_written_again_only_if_its_run_went_on(tmp_path):
-    folder = make_run(tmp_path / "made")
-    index_page.write(tmp_path)
-    before = (folder / "report.html").stat()
-    index_page.write(tmp_path)
-    assert (folder / "report.html").stat().st_ino == before.st_ino
-    for name in ("metrics.jsonl", "figures"):
-        before = (folder / "report.html").stat()
-        os.utime(folder / name, (before.st_mtime + 1, before.st_mtime + 1))
-        index_page.write(tmp_path)
-        assert (folder / "report.html").stat().st_ino != before.st_ino
-        os.utime(folder / name, (0, 0))
+        run_page.write(folder)
+        assert refresh in (folder / "report.html").read_text()
 
 
 def test_markdown_leaves_out_what_only_a_browser_draws():
@@ -517,7 +440,7 @@ def test_a_run_of_very_many_rows_is_read_once_and_thinned(tmp_path, monkeypatch)
         (["a", "b"], "a b: expected a single FOLDER"),
         (["--nothing", "a"], "--nothing: unknown option, choices: folder, --json"),
         (["missing"], "no such folder"),
-        (["{}"], "no run found"),
+        (["{}"], "neither a run nor a study"),
     ],
 )
 def test_wrong_options_are_one_line(options, error, tmp_path):
@@ -533,13 +456,9 @@ def test_the_command(tmp_path, capsys):
     found = json.loads(last)
     assert found["state"] == "finished" and found["metrics"]["bad"]["value"] is None
     assert lines[-1].endswith("made/report.html")
-    report_pages.main([str(tmp_path), "--json"])
-    assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]) == 1
     study = arms.study(tmp_path / "gap")
     report_pages.main([str(study)])
     assert f"report      {study / 'report.html'}" in capsys.readouterr().out
-    assert (study / "index.html").exists()
-    assert "index.html" in Page((study / "report.html").read_text()).linked
 
 
 def test_a_page_that_cannot_be_written_does_not_end_a_run(tmp_path, monkeypatch, capsys):

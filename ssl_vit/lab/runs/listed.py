@@ -3,7 +3,6 @@
 The module does not import torch.
 """
 
-import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -17,17 +16,14 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
-from ...formatting import SPLIT_NAMES, format_bytes, format_duration, format_value, text_line
+from ...formatting import format_bytes, format_duration, format_value, text_line
 from ...metrics import (
     FRESH,
     PROBED,
-    SHARE,
-    Metric,
     Row,
     has_direction,
     in_order,
     is_frozen_metric,
-    is_shown_otherwise,
     rows_of_run,
     use_plugin_rows,
 )
@@ -358,7 +354,7 @@ def result_column(name: str) -> Callable[[ListedRun], float | None]:
     return lambda run: getattr(run.record.result, name, None)
 
 
-# {value of sort=: column} of the terminal, the notebook and the page
+# {value of sort=: column} of the terminal and the notebook
 COLUMNS = {
     "name": Column("run", lambda run: run.name),
     "objective": Column("objective", recipe_column("objective")),
@@ -369,10 +365,6 @@ COLUMNS = {
     "frozen": Column("frozen encoder", ListedRun.frozen),
     "held out": Column("held out", partial(ListedRun.first_metric, test=False)),
     "test": Column("test", partial(ListedRun.first_metric, test=True)),
-    "test images": Column("test images", lambda run: run.record.environment.data.get("test")),
-    "learned": Column(
-        LEARNED, lambda run: run.count_learned("test") or None, "of {:,} test images".format
-    ),
     "total_exaflop": Column(
         "exaFLOP with pre-training", result_column("total_exaflop"), "{:.3g}".format
     ),
@@ -381,11 +373,9 @@ COLUMNS = {
     "ended": Column("ended, UTC", lambda run: run.ended, "{:%Y-%m-%d %H:%M}".format),
     "warnings": Column("warnings", lambda run: run.record.warning_count, str),
 }
-UNSORTED = ("frozen", "held out", "test", "test images", "learned")
+UNSORTED = ("frozen", "held out", "test")
 SORTED_BY = [key for key in COLUMNS if key not in UNSORTED]
-IN_TERMINAL = [key for key in COLUMNS if key not in ("model", "test images", "learned", "warnings")]
-# columns that often have the same value in all runs of a table
-SETTINGS = ("objective", "data", "model", "state", "step", "test images", "learned")
+IN_TERMINAL = [key for key in COLUMNS if key not in ("model", "warnings")]
 
 
 def metric_text(run: ListedRun, metric: str) -> str:
@@ -420,97 +410,6 @@ def _caveats(run: ListedRun, reading: MetricReading) -> str:
     if reading.split == "train":
         limits += " (on training images)"
     return limits
-
-
-def page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    """Return the columns of a table in index.html, for runs of one objective and data set.
-
-    The metrics come first, then the settings in which the runs differ. Metrics by kind of patch
-    are the last metrics, because a phone shows only the first columns.
-
-    Returns:
-        The columns after the run's name, and `{heading: value}` of the settings that all runs
-            share. These settings have no column.
-    """
-    with use_plugin_rows(*(run.rows for run in runs)):
-        return _page_columns(runs)
-
-
-def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
-    measured: set[tuple[str, str]] = set()  # (metric, split)
-    shares: set[str] = set()
-    for run in runs:
-        measured |= {(name, reading.split) for name, reading in run.measured.items()}
-        shares |= {name for name, reading in run.measured.items() if reading.row.unit == SHARE}
-    names = {name for name, _ in measured}
-    shown = [name for name in dict.fromkeys((*in_order(names), *sorted(shares))) if "/" not in name]
-    order = [pair for pair in itertools.product(shown, SPLIT_NAMES) if pair in measured]
-    order.sort(key=lambda pair: is_shown_otherwise(pair[0], names))  # by kind of patch last
-    metrics: list[Column] = []
-    for name, split in order:
-        # a name with different meanings in these runs gets separate columns
-        meanings = dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
-        for row in meanings:
-            metrics += _metric_columns(name, split, row, runs)
-    differing_values = differing_keys(runs)
-    if differing_values:
-        by_name = {}
-        for number, run in enumerate(runs):
-            settings = [f"{key}={values[number]}" for key, values in differing_values.items()]
-            by_name[run.name] = "; ".join(settings)
-        metrics.append(Column("what differs", lambda run: by_name[run.name]))
-    columns: list[Column] = []
-    shared: dict[str, str] = {}
-    for column in (COLUMNS[key] for key in SETTINGS):
-        values = {column.text(run) for run in runs}
-        if len(values) > 1:
-            columns.append(column)
-        elif values != {NONE}:
-            shared[column.head] = values.pop()
-    columns += [COLUMNS[key] for key in ("total_exaflop", "time", "ended", "warnings")]
-    return metrics + columns, shared
-
-
-def _metric_columns(
-    metric: str, split: str, row: Metric, runs: Sequence[ListedRun]
-) -> list[Column]:
-    """Return the columns of a metric: its value, untrained weights, the best baseline.
-
-    Baselines that were not measured have no column. The heading of the metric has the number of
-    images if all runs have the same number.
-
-    Args:
-        metric: Name of the metric.
-        split: Split that the metric was measured on.
-        row: Description of the metric. Runs in which the name has another description are left out.
-        runs: Runs of the table.
-    """
-    with_metric = [
-        run for run in runs if metric in run.measured and run.measured[metric].row == row
-    ]
-    words = metric.removesuffix(row.name) + row.words
-    counts = {run.count(metric) for run in with_metric if run.measured[metric].split == split}
-    n = counts.pop() if len(counts) == 1 else None
-    # no-break spaces keep the number of images together in a narrow column
-    images = f" (n\u00a0=\u00a0{n:,})" if n else ""
-    head = f"{words}, {SPLIT_NAMES[split]}{images}"
-
-    def value(run: ListedRun) -> float | None:
-        entry = run.measured.get(metric)
-        return entry.value if entry and entry.row == row and entry.split == split else None
-
-    def fresh(run: ListedRun) -> float | None:
-        return None if value(run) is None else run.fresh_value(metric)
-
-    def to_beat(run: ListedRun) -> float | None:
-        return None if value(run) is None else run.best_baseline(metric)
-
-    number = partial(row.text, page=True)
-    columns = [Column(head, value, number)]
-    for what, value_of in (("of untrained weights", fresh), ("to beat", to_beat)):
-        if any(value_of(run) is not None for run in with_metric):
-            columns.append(Column(f"{words} {what}, {SPLIT_NAMES[split]}", value_of, number))
-    return columns
 
 
 class RankedGroup(NamedTuple):
@@ -575,30 +474,6 @@ def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]
         "images": images,
     }
     return {key: format_value(value) for key, value in facts.items() if value is not None}
-
-
-def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
-    """Group the runs that can share a table, because no two runs differ in facts of `_comparable`.
-
-    The groups are in the order of their first runs.
-    """
-    grouped: list[tuple[dict[tuple[str, str], str], list[ListedRun]]] = []
-    for run in runs:
-        counts = run.record.measured_on
-        splits = {reading.split for reading in run.measured.values()} or {"validation"}
-        facts: dict[tuple[str, str], str] = {}
-        for split in splits:
-            for key, value in _comparable(run, split, counts.get(split)).items():
-                is_shared = key in ("objective", "data", "data.size")  # by all splits
-                facts["" if is_shared else split, key] = value
-        for group_facts, members in grouped:
-            if all(group_facts.get(fact, value) == value for fact, value in facts.items()):
-                group_facts |= facts
-                members.append(run)
-                break
-        else:
-            grouped.append((facts, [run]))
-    return [members for _, members in grouped]
 
 
 def _facts(run: ListedRun, metric: str) -> dict[str, str]:

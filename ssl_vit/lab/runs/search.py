@@ -1,27 +1,19 @@
-"""Find the runs and studies of a folder, for tools that read many runs, without importing torch."""
+"""Find the runs of a folder, for tools that read many runs, without importing torch."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from ...errors import UserError
 from ...pages.run_record import is_run
-from ...recipe import records
-from ..study.record import FILE, StudyRecord
 
 DEEPEST = 8  # levels of folders that are searched
 
 
-class FoundRuns(NamedTuple):
-    """Folders of runs, each once and sorted by name, and `{folder: study}`."""
+def find_runs(folder: Path) -> list[Path]:
+    """Return the folders of all runs in and below a folder, sorted by name.
 
-    runs: list[Path]
-    studies: dict[Path, StudyRecord]
-
-
-def find_runs(folder: Path) -> FoundRuns:
-    """Find the runs and studies in and below a folder. If the folder is a run, find the run.
+    If the folder is a run, the result is the folder itself.
 
     Hidden folders and folders inside a run are not searched. Symbolic links are followed last, so
     that a run that is also linked is listed under its real folder.
@@ -29,8 +21,7 @@ def find_runs(folder: Path) -> FoundRuns:
     Raises:
         UserError: There is no run.
     """
-    listing = FoundRuns([], {})
-    seen = set()
+    runs, seen = [], set()
     # folders and links to search, each with the levels of folders to search below
     waiting = [(folder, DEEPEST)]
     links: list[tuple[Path, int]] = []
@@ -42,19 +33,17 @@ def find_runs(folder: Path) -> FoundRuns:
                 continue
             seen.add((stat.st_dev, stat.st_ino))
             if is_run(place):
-                listing.runs.append(place)
+                runs.append(place)
                 continue
-            with suppress(OSError, ValueError):  # no study.json, or a damaged file
-                listing.studies[place] = records.read(place / FILE, StudyRecord)
             for child in _folders(place) if levels else ():
                 later = links if child.is_symlink() else waiting
                 later.append((child, levels - 1))
-    if not listing.runs:
+    if not runs:
         raise UserError(
             f"{folder}: no run found in this folder or in {DEEPEST} levels of folders below. Name"
             " the folder of a run, a study or several runs."
         )
-    return FoundRuns(sorted(listing.runs), dict(sorted(listing.studies.items())))
+    return sorted(runs)
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -98,7 +98,7 @@ def table(options: RunsOptions) -> RunTable:
     folder = options.folder
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder. Name a folder that contains runs.")
-    runs = [listed.list_run(folder, read_run(path)) for path in search.find_runs(folder).runs]
+    runs = [listed.list_run(folder, read_run(path)) for path in search.find_runs(folder)]
     if options.best is not None:
         return _rank(options.best, runs)
     return _list(options.sort, runs)
