@@ -67,7 +67,7 @@ class CollapseEvaluator:
         Args:
             p_NK: Probabilities of the prototypes for each image or patch of this process.
         """
-        # `entropies` makes a float64 copy, so only PART rows at a time pass through it
+        # PART rows at a time, because `entropies` makes float64 copies, which take memory
         entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_NK.split(PART)]).sum()
         rows = torch.full_like(entropy, len(p_NK))
         # One vector, so that a single reduction sums probabilities (K), entropy and rows

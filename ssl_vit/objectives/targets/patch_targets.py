@@ -500,8 +500,8 @@ class Pixels(PixelValues):
         """Return the mean pixel of training images, and the mean pixel of the neighbours.
 
         Returns:
-            "variance": The mean pixel of training images. The squared error of this prediction is
-                the variance of the pixels.
+            "variance": The mean pixel of training images, whose squared error is the variance of
+                the pixels.
             "neighbors_error": The mean pixel of the patch's `neighbors`.
         """
         sums_BN3, num_pixels_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
