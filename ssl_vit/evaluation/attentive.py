@@ -40,7 +40,7 @@ STORAGE_TYPE = torch.float16  # type of tokens in memory; bfloat16 would round o
 
 def describe(network: Backbone, images: EvaluationImages) -> str:
     """Describe for the terminal how many images the probe learns from, and the memory it needs."""
-    assert isinstance(network, Encoder)  # recipe/check.py refuses others
+    assert isinstance(network, Encoder)  # recipe/check.py refuses convolutional networks
     train_images = len(_train(images))
     tokens = network.patches + network.prefix
     size = format_bytes(token_bytes(train_images, tokens, network.width))
@@ -92,24 +92,32 @@ def measure(
         return to_storage_type(checked(image_BCHW))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
-        """Classify the labelled images of a split.
+        """Classify the labelled images of a split by the probe of each learning rate.
+
+        Args:
+            source: Split with M labelled images.
+            fitted: Probes of G learning rates.
 
         Returns:
-            Each rate's predicted class (M, G) with the labels (M,), and the copies among these
-            images.
+            The predicted classes (M, G) with the true labels (M,), and how often the same image is
+            among these images.
         """
-        # `extract` gathers the predicted classes of all processes as if they were features
-        readers = {name: lambda image: fitted.logits(read(image).float()).argmax(2)}
+
+        def predict_classes(image_BCHW: Tensor) -> Tensor:
+            """Return the class (B, G) that each learning rate's probe predicts for each image."""
+            return fitted.logits(read(image_BCHW).float()).argmax(2)
+
+        # The predicted classes of all processes are gathered as if they were features
         predicted, copies = features.extract_labelled_features(
-            readers, images.batches(source), accelerator
+            {name: predict_classes}, images.read_batches(source), accelerator
         )
-        checked.check()
+        checked.check()  # raises an error if any process read tokens that are not finite
         return predicted[name], copies
 
     source = _train(images)
     shape = network.patches + network.prefix, network.width
     on_main(accelerator, lambda: _check_memory(len(source), *shape))
-    tokens = extract(read, images.batches(source), len(source), accelerator)
+    tokens = extract(read, images.read_batches(source), len(source), accelerator)
     checked.check()
 
     def fit() -> AttentiveProbe:
@@ -182,13 +190,24 @@ class AttentiveProbe(NamedTuple):
         return AttentiveProbe(self.scale, self.query_GHD[rows], self.weight_GHAC[rows])
 
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """Return each rate's logits (B, G, C) of float32 tokens."""
-        # Scores are products of queries and standardised tokens, divided by sqrt(D). The mean of
-        # the tokens is not subtracted, because it would shift all scores of an image alike
+        """Return the class scores (B, G, C) of B images, by the probe of each of G learning rates.
+
+        The query of a head gives each token t of an image the weight
+        softmax over t of (query . x_t / std) / sqrt(D), where std is the standard deviation of the
+        training tokens. The weighted mean of the tokens is standardised and multiplied by the
+        head's weights (D, C). The class scores are the sum over the heads.
+
+        Args:
+            x_BTD: Tokens of the images, float32 (B images, T tokens, D channels).
+        """
+        # The mean of the training tokens is not subtracted before the softmax, because it would add
+        # the same number to the scores of all tokens of an image
         scaled_GHD = self.query_GHD / (math.sqrt(x_BTD.shape[2]) * self.scale.std.to(x_BTD))
         attention_BTF = (x_BTD @ scaled_GHD.flatten(0, 1).T).softmax(1)  # F = G H
         mean_BGHD = (attention_BTF.mT @ x_BTD).unflatten(1, self.query_GHD.shape[:2])
-        return torch.einsum("bgha,ghac->bgc", self.scale(mean_BGHD, 1.0), self.weight_GHAC)
+        # The constant 1 that is appended to the means multiplies the bias, the last row of weights
+        mean_BGHA = self.scale(mean_BGHD, constant=1.0)
+        return torch.einsum("bgha,ghac->bgc", mean_BGHA, self.weight_GHAC)
 
 
 def to_storage_type(x_BTD: Tensor) -> Tensor:

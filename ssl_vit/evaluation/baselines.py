@@ -3,8 +3,8 @@
 The baselines are the same network with untrained weights, the same network with the weights that a
 run began with, the pixels themselves, and always naming the commonest class.
 
-Legend: B images of a batch, M images that metrics are measured on, T trials (few-shot draws), C
-channels.
+Legend: B images of a batch, M images that metrics are measured on, T random draws of few-shot's
+training images (1 for other probes), C channels.
 """
 
 from collections.abc import Mapping
@@ -42,16 +42,19 @@ def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
 
 
 def initial_network(trained_by: Recipe | None, model: Model, data: Data, seed: int) -> Backbone:
-    """Build an untrained network, with the weights from which an encoder's training began.
+    """Build the network of an encoder with the random weights that its training started from.
 
-    Position embeddings are fitted to the image size of `data`, as for trained weights.
+    The weights are drawn again from the seed of the run that trained the encoder, for the network
+    and image size of that run. Then they are fitted to `model` and `data` like trained weights: for
+    example, position embeddings are resized to the image size.
 
     Args:
-        trained_by: Recipe of the run that trained the encoder. If the recipe is unknown (None) or
-            has other channels, the network has untrained weights of `seed`.
+        trained_by: Recipe of the run that trained the encoder. If the recipe is unknown (None), or
+            if the run's images have another number of channels than `data`, the weights are drawn
+            from `seed` instead.
         model: Shape of the network.
         data: Size and channels of the images.
-        seed: Seed for an unknown run.
+        seed: Seed that is used if `trained_by` is not.
     """
     if trained_by is None or trained_by.data.channels != data.channels:
         return fresh_network(model, data, seed)
@@ -89,12 +92,14 @@ def to_torch(arrays: Mapping[str, np.ndarray]) -> Right:
 
 
 def accuracy_entry(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
-    """Return an accuracy as an entry of result.json.
+    """Return the accuracy of a probe on M images as an entry of result.json.
 
-    For several trials, the entry also has an interval over images and trials.
+    A few-shot probe is fitted to T random draws of training images, and its accuracy is the mean
+    over these draws. For T > 1, the entry also has a wider interval (`Measured.draws`), which
+    covers how much the accuracy differs between draws as well as between images.
 
     Args:
-        right_TM: Whether each image is classified correctly, bool.
+        right_TM: Whether each image is classified correctly in each draw, bool.
         split: Split of the images.
         copies: How often the same image is among the images. None: all images are distinct.
     """
@@ -102,7 +107,8 @@ def accuracy_entry(right_TM: Tensor, split: str, copies: Copies | None) -> Measu
     entry = Measured(value=accuracy(right_TM), split=split, n=images).with_copies(copies)
     if draws > 1:
         accuracy_T = right_TM.double().mean(1).tolist()
-        low, high = widen_over_draws(accuracy_T, entry.interval(images))
+        image_interval = entry.interval(images)
+        low, high = widen_over_draws(accuracy_T, image_interval)
         entry.draws = Draws(count=draws, low=low, high=high)
     return entry
 
@@ -110,19 +116,22 @@ def accuracy_entry(right_TM: Tensor, split: str, copies: Copies | None) -> Measu
 def accuracy_difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
     """Return the accuracy of an encoder minus the accuracy of a baseline, with an interval.
 
-    The interval is over images and trials.
+    The 95% interval covers how much the difference varies between the M images, and between the T
+    random draws of few-shot's training images.
 
     Args:
-        right_TM: Whether the encoder classifies each image correctly, bool.
-        other_TM: Same for the baseline, for the same images and trials. A baseline with a single
-            trial, such as the commonest class, is compared with every trial of the encoder.
+        right_TM: Whether the encoder classifies each image correctly in each draw, bool.
+        other_TM: Same for the baseline, for the same images and draws. A baseline with a single
+            draw, such as the commonest class, is compared with every draw of the encoder.
         copies: How often the same image is among the images. None: all images are distinct.
     """
     difference_M = right_TM.double().mean(0) - other_TM.double().mean(0)
-    effective = copies.effective if copies else None
-    mean, images = paired_difference(difference_M.numpy(), effective)
+    # Copies of an image are not independent, so they count as fewer images in the interval
+    effective_images = copies.effective if copies else None
+    mean, image_interval = paired_difference(difference_M.numpy(), effective_images)
     difference_T = (right_TM.double() - other_TM.double()).mean(1)
-    low, high = widen_over_draws(difference_T.tolist(), images, least=-1.0)
+    # -1 is the lowest possible difference of two accuracies
+    low, high = widen_over_draws(difference_T.tolist(), image_interval, least=-1.0)
     return Difference(mean=mean, low=low, high=high)
 
 
@@ -141,11 +150,14 @@ def metrics_with_baselines(
         split: Split of the images.
         copies: How often the same image is among the images. None: all images are distinct.
         prefix: Prefix of the metrics' names.
-        paired: Whether to measure the difference between encoder and baseline. Set False if the
-            images chose the encoder's weights, were trained on, or are not independent cases.
+        paired: Whether to measure the difference between encoder and baseline on the same images.
+            Set False if its interval would be wrong: because the best checkpoint was chosen by
+            these images, because the encoder was trained on them, or because they form groups (for
+            example, several images of one patient).
 
     Returns:
-        {metric: entry of result.json}. A baseline's metric begins with the name of the baseline.
+        {metric: entry of result.json}. Names of baselines, such as `fresh_`, are prefixes of
+        metrics: `fresh_probe_knn` is the baseline of `probe_knn`.
     """
     metrics: dict[str, Measured] = {}
     of_encoder = right.get(ENCODER, {})

@@ -73,7 +73,8 @@ def predict(
         The predictions, sorted by the images' rows in the split.
 
     Raises:
-        NonFiniteError: Logits of an image are not finite, so that their order means nothing.
+        NonFiniteError: Logits of an image are not finite, so the classes with the highest scores
+            are not defined.
     """
     parts: list[tuple[np.ndarray | None, ...]] = []
     classes = 0
@@ -83,13 +84,14 @@ def predict(
         top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
         finite_B = is_finite(logits_BC).numpy()
         parts.append((batch.index.numpy(), batch.label.numpy(), top_BK, batch.content, finite_B))
-    everyone = accelerator.gather_parts(parts)
-    *arrays, finite_M = (np.concatenate(columns) for columns in zip(*everyone, strict=True))
+    parts_of_all = accelerator.gather_parts(parts)
+    index, label, top5, content, finite_M = (
+        np.concatenate(arrays) for arrays in zip(*parts_of_all, strict=True)
+    )
     check_finite(ENCODER, torch.from_numpy(finite_M))
-    order = arrays[0].argsort()
-    index, label, top5, content = (array[order] for array in arrays)
+    order = index.argsort()
     classes = max(accelerator.gather_parts([classes]))  # 0 on a process without an image
-    return Predictions(index, label, top5, content, classes)
+    return Predictions(index[order], label[order], top5[order], content[order], classes)
 
 
 def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> dict[str, Measured]:
@@ -100,7 +102,8 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
     Args:
         predictions: Predictions for the test images.
         classes: Number of classes.
-        paired: Whether to measure the difference between classifier and baseline, see
+        paired: Whether to measure the difference in top-1 accuracy between the classifier and
+            always naming the commonest class. Set False if its interval would be wrong, see
             `baselines.metrics_with_baselines`.
 
     Returns:
@@ -116,15 +119,13 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
     right = {"top1": correct_MK[:, :1].any(1)}
     if classes > 5:
         right["top5"] = correct_MK[:, :5].any(1)
-    # Count each label once per image, because a list may repeat a label
-    row, column = np.nonzero(label_ML >= 0)
-    _, labels = np.unique(np.stack([row, label_ML[row, column]]), axis=1)
-    right["majority_top1"] = (label_ML == np.bincount(labels).argmax()).any(1)
+    right["majority_top1"] = (label_ML == commonest_class(label_ML)).any(1)
     copies = count_copies(predictions.content[is_labelled_M], label_ML)
+    # The leading dimension of 1 says that there is a single classifier, not several random draws
     right_1M = {name: torch.from_numpy(right_M)[None] for name, right_M in right.items()}
     metrics = {
-        name: baselines.accuracy_entry(right_TM, "test", copies)
-        for name, right_TM in right_1M.items()
+        name: baselines.accuracy_entry(value_1M, "test", copies)
+        for name, value_1M in right_1M.items()
     }
     if paired:
         difference = baselines.accuracy_difference(
@@ -132,6 +133,19 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
         )
         metrics["majority_top1"].difference = difference
     return metrics
+
+
+def commonest_class(label_ML: np.ndarray) -> int:
+    """Return the class that most images have among their labels.
+
+    Args:
+        label_ML: Lists of labels of M images, padded to length L with negative numbers.
+    """
+    image, position = np.nonzero(label_ML >= 0)
+    image_and_label = np.stack([image, label_ML[image, position]])
+    # Each label counts once per image, because a list may repeat a label
+    _, labels = np.unique(image_and_label, axis=1)
+    return int(np.bincount(labels).argmax())
 
 
 def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[str, Measured]:

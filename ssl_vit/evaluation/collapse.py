@@ -60,11 +60,14 @@ class CollapseEvaluator:
     def _information(self, p_NK: Tensor) -> float:
         """Return the mutual information of images and prototypes, over the images of all processes.
 
+        All processes call this method.
+
         See `information` for the formula.
 
         Args:
             p_NK: Probabilities of the prototypes for each image or patch of this process.
         """
+        # PART rows at a time, because `entropies` makes float64 copies, which take memory
         entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_NK.split(PART)]).sum()
         rows = torch.full_like(entropy, len(p_NK))
         # One vector, so that a single reduction sums probabilities (K), entropy and rows

@@ -100,13 +100,14 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
         name: ENCODER, or the name of the baseline.
 
     Returns:
-        The counts of the test images, the same on all processes.
+        The counts of the test images at the chosen learning rate (G = 1), the same on all
+        processes.
 
     Raises:
         UserError: A split has no masks, masks are unsuitable, too many images cannot be read,
             features are not finite, or training diverges at every rate.
     """
-    assert isinstance(network, Encoder)  # recipe/check.py refuses others
+    assert isinstance(network, Encoder)  # recipe/check.py refuses convolutional networks
     recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
     probe = recipe.probe
     train, validation = (
@@ -123,13 +124,13 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
 
     def count_split(source: Source, fitted: FittedSegmenter) -> PixelCounts:
         """Count the pixels that a fitted probe classifies in a split."""
-        batches = images.with_masks(source, task.classes)
+        batches = images.read_batches_with_masks(source, task.classes)
         counts = count_pixels(checked, batches, fitted.to(accelerator.device), task)
         checked.check()
         return counts
 
     classes = masks.known_classes(splits, recipe.data)
-    features = extract(checked, images.with_masks(train, classes))
+    features = extract(checked, images.read_batches_with_masks(train, classes))
     checked.check()
     task = _task(features, classes, recipe.data.mask_ignore, network.grid)
     fitted = broadcast_from_main(
@@ -156,16 +157,19 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
     if fresh is not None:
         totals[FRESH] = fresh.total_G3C
     values = {prefix: scores(total_G3C) for prefix, total_G3C in totals.items()}
-    # All labels are equal, so that copies with different masks are not reported as contradictory
-    copies = count_copies(encoder_counts.content_M, np.zeros_like(encoder_counts.content_M))
+    # `count_copies` also counts the copies of an image whose labels differ. Masks are not compared
+    # here, so all images get the same label, 0
+    same_label_M = np.zeros_like(encoder_counts.content_M)
+    copies = count_copies(encoder_counts.content_M, same_label_M)
     images = len(encoder_counts.image_M3C)
     metrics: dict[str, Measured] = {}
     for name in SCORES:
         for prefix, scores_by_name in values.items():
-            value = float(scores_by_name[name][0])
+            (value,) = scores_by_name[name].tolist()  # the score at the chosen learning rate
             entry = Measured(value=value, split="test", n=images)
             metrics[prefix + name] = entry.with_copies(copies)
     distinct = copies.distinct if copies else images
+    # With fewer distinct images, the interval of a difference would be too narrow
     if fresh is not None and paired and distinct >= FEWEST:
         for name in SCORES:
             low, high = score_interval(encoder_counts, fresh, name)
@@ -177,16 +181,17 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
 def _task(
     train: PatchFeatures, classes: int | None, ignore: int, grid: tuple[int, int]
 ) -> SegmentationTask:
-    """Return the segmentation task, with the classes of the training masks if none are known.
+    """Return the segmentation task: number of classes, ignored value and grid of patches.
 
     Args:
         train: Training images with masks.
-        classes: Number of classes that the data set states. None: unknown.
+        classes: Number of classes that the recipe or the data set states. None: not stated, so the
+            classes in the training masks are counted.
         ignore: Value of ignored pixels.
         grid: Rows and columns of patches.
 
     Raises:
-        UserError: There is only one class.
+        UserError: There are fewer than two classes.
     """
     classes_in_masks = count_classes(train.mask_ISS, ignore)
     if classes is None:
@@ -194,8 +199,8 @@ def _task(
     if classes < 2:
         raise UserError(
             "probe.measures=segmentation: the number of classes in the training masks is"
-            f" {classes_in_masks}, without data.mask_ignore={ignore}. Use masks with at least 2"
-            " classes."
+            f" {classes_in_masks}. Pixels of the ignored value (data.mask_ignore={ignore}) are not"
+            " counted. Use masks with at least 2 classes."
         )
     return SegmentationTask(classes, ignore, grid)
 
@@ -218,14 +223,17 @@ def _fit(
     weight_GAC = train_segmenter(train, task, scale, probe, device)
     count_C = torch.zeros(task.classes, dtype=torch.long)
     for mask_SS in train.mask_ISS:
-        class_SS = mask_SS.long()  # in uint8, an ignored value above 255 would equal another value
+        # Compare as int64: a uint8 mask would be compared with 300 as if the value were 300 - 256
+        class_SS = mask_SS.long()
         count_C += class_SS[class_SS != task.ignore].bincount(minlength=task.classes)
     commonest = int(count_C.argmax())
     return FittedSegmenter(scale, weight_GAC, commonest).to(torch.device("cpu"))
 
 
 def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
-    """Gather the features and masks of all processes' batches, in the order of the split.
+    """Gather the features and masks of all processes' images, in the order of the split.
+
+    Masks are stored in the smallest integer type that holds their values.
 
     Args:
         read: Reader of patch features (B, N, D).
@@ -235,15 +243,15 @@ def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
     for batch in batches:
         assert batch.mask is not None
         x_BND = read(batch.image).cpu().numpy()
-        parts.append((batch.index.numpy(), x_BND, _narrow(batch.mask).numpy()))
+        parts.append((batch.index.numpy(), x_BND, _to_smallest_type(batch.mask).numpy()))
     everyone = gather_object(parts)
     index, x_IND, mask_ISS = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
     order = index.argsort()
     return PatchFeatures(torch.from_numpy(x_IND[order]), torch.from_numpy(mask_ISS[order]))
 
 
-def _narrow(mask: Tensor) -> Tensor:
-    """Convert a mask to uint8 if all values fit, because masks take most of the memory."""
+def _to_smallest_type(mask: Tensor) -> Tensor:
+    """Convert a mask to uint8 if all values fit, else to int32, because masks take much memory."""
     fits_uint8 = int(mask.min()) >= 0 and int(mask.max()) < 256
     return mask.to(torch.uint8 if fits_uint8 else torch.int32)
 
@@ -274,7 +282,8 @@ def upsampled(
         task: Rows and columns of patches.
         side: Side S of the mask, in pixels.
     """
-    low_BNF = scale(rearrange(x_BND, "b n d -> (b n) d"), 1.0) @ weight_AF
+    # The constant 1 that is appended to the features multiplies the bias, the last row of weights
+    low_BNF = scale(rearrange(x_BND, "b n d -> (b n) d"), constant=1.0) @ weight_AF
     rows, columns = task.grid
     low_BFHW = rearrange(low_BNF, "(b h w) f -> b f h w", h=rows, w=columns)
     return F.interpolate(low_BFHW, size=(side, side), mode="bilinear", align_corners=False)
@@ -287,7 +296,7 @@ def train_segmenter(
     probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Train the linear layer at each learning rate, and return the weights (G, A, C).
+    """Train a linear layer from patch features to class scores, once for each learning rate.
 
     The loss is the mean cross-entropy over all pixels that are not ignored, at the resolution of
     the masks. All rates see the same batches.
@@ -298,6 +307,9 @@ def train_segmenter(
         scale: Mean and standard deviation of the training features.
         probe: Learning rates, steps and batch size.
         device: Device of the weights.
+
+    Returns:
+        Weights (G, A, C) of G learning rates, A = D + 1 (D features and the bias) and C classes.
     """
     images, side = len(train.x_IND), train.mask_ISS.shape[-1]
     logits_per_image = len(probe.rates) * task.classes * side**2
@@ -320,7 +332,9 @@ def _gradient(
 ) -> Tensor:
     """Return the gradient (A, F) of the cross-entropy, summed over the pixels of a batch.
 
-    The weights of all rates are in one matrix. Each rate has a loss of its own.
+    The weights of all G learning rates are the columns of one matrix. The loss of a rate depends
+    only on the columns of this rate, so the gradient of the sum of all losses contains the gradient
+    of each loss.
 
     Args:
         x_BND: Patch features.
@@ -360,38 +374,51 @@ def class_pixel_counts(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Te
 def count_pixels(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
 ) -> PixelCounts:
-    """Count the pixels that a fitted probe classifies, over all processes' batches.
+    """Count the pixels that fitted probes classify correctly, over the images of all processes.
 
-    All processes call this function.
+    All processes call this function. For each class, the three counts of `class_pixel_counts` are
+    summed over all images, at each of the G learning rates. The counts of single images are kept
+    for the first rate only: intervals need them, and intervals are computed for test images, which
+    are classified at a single rate.
 
     Args:
         read: Reader of patch features (B, N, D).
         batches: Batches of this process, with masks.
-        fitted: Probe, on the device of the features.
+        fitted: Probes of G learning rates, on the device of the features.
         task: Classes and ignored value.
     """
     total_G3C = torch.zeros(len(fitted.weight_GAC), 3, task.classes, dtype=torch.int64)
     commonest_3C = torch.zeros_like(total_G3C[0])
-    parts_M3C = [total_G3C[:0]]
+    counts_of_images = [total_G3C[:0]]  # no image yet
     contents = [NO_HASHES]
     for batch in batches:
         x_BND = read(batch.image)
         assert batch.mask is not None and batch.content is not None
         contents.append(batch.content)
         mask_BSS = batch.mask.to(x_BND.device)
-        for g, weight_AC in enumerate(fitted.weight_GAC):
+        for rate, weight_AC in enumerate(fitted.weight_GAC):
             pred_BSS = upsampled(x_BND, fitted.scale, weight_AC, task, mask_BSS.shape[-1]).argmax(1)
             image_B3C = torch.stack(
-                [class_pixel_counts(*pair, task) for pair in zip(mask_BSS, pred_BSS, strict=True)]
+                [
+                    class_pixel_counts(mask_SS, pred_SS, task)
+                    for mask_SS, pred_SS in zip(mask_BSS, pred_BSS, strict=True)
+                ]
             )
-            total_G3C[g] += image_B3C.sum(0)
-            if g == 0:
-                parts_M3C.append(image_B3C)
+            total_G3C[rate] += image_B3C.sum(0)
+            if rate == 0:
+                counts_of_images.append(image_B3C)
         constant_BSS = torch.full_like(mask_BSS, fitted.pixel_class).long()
         commonest_3C += class_pixel_counts(mask_BSS, constant_BSS, task)
-    counts = (total_G3C, commonest_3C, torch.cat(parts_M3C), np.concatenate(contents))
-    totals, commonest, of_images, content = zip(*gather_object([counts]), strict=True)
-    return PixelCounts(sum(totals), sum(commonest), torch.cat(of_images), np.concatenate(content))
+    counts = PixelCounts(
+        total_G3C, commonest_3C, torch.cat(counts_of_images), np.concatenate(contents)
+    )
+    parts = gather_object([counts])  # the counts of each process
+    return PixelCounts(
+        sum(part.total_G3C for part in parts),
+        sum(part.commonest_3C for part in parts),
+        torch.cat([part.image_M3C for part in parts]),
+        np.concatenate([part.content_M for part in parts]),
+    )
 
 
 def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
@@ -402,20 +429,21 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
     pixels, both scores are NaN.
 
     Args:
-        total_R3C: R results of `class_pixel_counts`, each summed over images.
+        total_R3C: R tables of pixel counts, for example of R learning rates or R resamples of the
+            images. Each has three counts for each class, as `class_pixel_counts` returns them,
+            summed over images.
 
     Returns:
-        {name of SCORES: float64 (R,)}.
+        {"miou": float64 (R,), "pixel_accuracy": float64 (R,)}, a score for each table.
     """
     right_RC, true_RC, predicted_RC = total_R3C.double().numpy().swapaxes(0, 1)
     union_RC = true_RC + predicted_RC - right_RC
     occurs_RC = union_RC > 0
     iou_RC = right_RC / np.where(occurs_RC, union_RC, 1)
-    classes_R, pixels_R = (
-        np.where(count_R > 0, count_R, np.nan) for count_R in (occurs_RC.sum(1), true_RC.sum(1))
-    )
-    results = (iou_RC.sum(1) / classes_R, right_RC.sum(1) / pixels_R)
-    return dict(zip(SCORES, results, strict=True))
+    classes_R, pixels_R = occurs_RC.sum(1), true_RC.sum(1)
+    miou_R = iou_RC.sum(1) / np.where(classes_R > 0, classes_R, np.nan)
+    accuracy_R = right_RC.sum(1) / np.where(pixels_R > 0, pixels_R, np.nan)
+    return {"miou": miou_R, "pixel_accuracy": accuracy_R}
 
 
 def score_interval(a: PixelCounts, b: PixelCounts, name: str) -> Interval:
@@ -426,8 +454,9 @@ def score_interval(a: PixelCounts, b: PixelCounts, name: str) -> Interval:
     Args:
         a: Counts of an encoder.
         b: Counts of another encoder on the same images.
-        name: Name of SCORES.
+        name: Score to compare, "miou" or "pixel_accuracy".
     """
+    # K = 3 C counts of each image
     a_MK, b_MK = (counts.image_M3C.flatten(1).double().numpy() for counts in (a, b))
 
     def score(sum_RK: np.ndarray) -> np.ndarray:

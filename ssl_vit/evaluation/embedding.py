@@ -106,7 +106,7 @@ def embed(
 
     The columns are `index`, `file`, `label` (null for none), `embedding` (D,) and, if patches are
     read, `patches` (N, D). Images that could not be read have no row and are listed in the
-    metadata. The caller enters autocast.
+    metadata. Call this function under autocast.
 
     Args:
         read: Reader of features.
@@ -194,23 +194,23 @@ def search(
 
     Returns:
         For each query, the images with the highest cosine similarity, best first; and the
-        similarities of pairs among at most SAMPLED images, which a fixed key draws, or None if
-        there are fewer than two images.
+        similarities of all pairs among the images of `_sample_images`, or None if fewer than two of
+        them could be read.
     """
-    images = sum(shard.last - shard.first for shard in shards)
-    sampled_S = np.sort(rng.permute(np.arange(min(SAMPLED, images)), images, rng.key(SAMPLE_KEY)))
+    sampled_S = _sample_images(sum(shard.last - shard.first for shard in shards))
     query_QD = normalize(query_QD)
     image_rows: list[tuple[str, int]] = []  # split and row of each image that is searched
     similarities, sample = [], []
     shard_start = 0  # number of images in earlier shards
     for shard in shards:
-        index_M, x_MD = decode(shard.file)
-        if len(index_M):
+        row_M, x_MD = decode(shard.file)  # rows in the split
+        if len(row_M):
             x_MD = normalize(x_MD)
-            is_sampled_M = np.isin(shard_start + index_M - shard.first, sampled_S)
+            number_M = shard_start + row_M - shard.first  # among the images of all shards
+            is_sampled_M = np.isin(number_M, sampled_S)
             sample.append(x_MD[is_sampled_M])
             similarities.append(query_QD @ x_MD.T)
-            image_rows += [(shard.split, row) for row in index_M.tolist()]
+            image_rows += [(shard.split, row) for row in row_M.tolist()]
         shard_start += shard.last - shard.first
     if not similarities:
         return [[] for _ in query_QD], None
@@ -219,6 +219,15 @@ def search(
         best = np.argsort(-similarity_M, kind="stable")[:top].tolist()
         neighbors.append([_neighbor(float(similarity_M[i]), image_rows[i], splits) for i in best])
     return neighbors, _pair_similarity(np.concatenate(sample))
+
+
+def _sample_images(images: int) -> np.ndarray:
+    """Draw at most SAMPLED of the numbers 0 .. images - 1, and return them in ascending order.
+
+    The same numbers are drawn at each call, because the random key is fixed.
+    """
+    sampled_S = rng.permute(np.arange(min(SAMPLED, images)), images, rng.key(SAMPLE_KEY))
+    return np.sort(sampled_S)
 
 
 def normalize(x_MD: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Extract features of a frozen encoder and run probes on the features.
 
-Legend: B batch, N images, D width of the features, M images that metrics are measured on, T trials,
-L labelled images, S images that few-shot picks.
+Legend: B batch, N images, D width of the features, M images that metrics are measured on, T random
+draws of few-shot's training images (1 for other probes), L labelled images, S images that few-shot
+picks.
 """
 
 import pkgutil
@@ -110,7 +111,9 @@ class CheckedReader:
 def extract_labelled_features(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[dict[str, Features], Copies | None]:
-    """Extract the features of the labelled images of all processes. The caller enters autocast.
+    """Extract the features of the labelled images of all processes.
+
+    All processes call this function, under autocast.
 
     Args:
         readers: {name: reader of the encoder or a baseline}.
@@ -118,8 +121,8 @@ def extract_labelled_features(
         accelerator: Processes that read images.
 
     Returns:
-        {name: features (L, D) and labels (L,)}, in the order of the split, on the device, and the
-        copies among these images.
+        {name: features (L, D) and labels (L,)} of the L labelled images, in the order of the split,
+        on the device; and how often the same image is among these images.
 
     Raises:
         NonFiniteError: See `gather_features`.
@@ -139,7 +142,7 @@ def extract_labelled_features(
 def gather_features(
     readers: Readers, batches: Iterable[Batch], accelerator: WatchedAccelerator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Extract features and gather them from all processes, sorted by the images' index.
+    """Extract features and gather them from all processes, in the order of the split.
 
     Args:
         readers: {name: reader of the encoder or a baseline}.
@@ -147,8 +150,8 @@ def gather_features(
         accelerator: Processes that read images.
 
     Returns:
-        Index in the split (N,), label (N,), hash of the content (N,), and {name: features (N, D)
-        float32}. All are NumPy arrays.
+        NumPy arrays for the N images: row in the split (N,), label (N,), hash of the content (N,),
+        and {name: features (N, D) float32}.
 
     Raises:
         NonFiniteError: A feature of the encoder is not finite. `probe_all` checks the baselines.
@@ -158,8 +161,10 @@ def gather_features(
         image_BCHW = to_device(batch, accelerator.device).image
         features = [read(image_BCHW).float().cpu().numpy() for read in readers.values()]
         parts.append((batch.index.numpy(), batch.label.numpy(), batch.content, *features))
+    parts_of_all = accelerator.gather_parts(parts)
+    # The first three arrays of each part are followed by the features of each reader
     index, label_N, content_N, *feature_list = (
-        np.concatenate(arrays) for arrays in zip(*accelerator.gather_parts(parts), strict=True)
+        np.concatenate(arrays) for arrays in zip(*parts_of_all, strict=True)
     )
     order = index.argsort()
     by_name = {name: x_ND[order] for name, x_ND in zip(readers, feature_list, strict=True)}
@@ -196,7 +201,9 @@ def count_copies_in(
 
 
 def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
-    """Drop the numbers of shots (probe.shots) that are larger than the smallest class.
+    """Drop the numbers of few-shot images per class (probe.shots) that exceed the smallest class.
+
+    For example, shots=[1, 5, 10] become [1, 5] if the smallest class has 7 labelled images.
 
     Args:
         probe: Options of the probes.
@@ -213,6 +220,7 @@ def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe,
         return probe, ""
     label_N = source.label_of(np.arange(len(source)))
     label_L = torch.from_numpy(label_N[label_N >= 0])
+    # Only for its error: raised if the smallest class is too small for every number of shots
     probes.sample_shots(label_L, min(probe.shots), classes, SEED, source.classes)
     images_C = label_L.bincount(minlength=classes)[:classes]
     smallest = int(images_C.argmin())
@@ -234,17 +242,17 @@ def sample_few_shot(
 ) -> tuple[dict[str, Features], Picks]:
     """Choose few-shot training images by label, and extract features of only these images.
 
-    Extracting all features would take longer: on ImageNet, 5 shots in 3 trials are 15,000 of 1.28
-    million images. An unreadable image is replaced by the next image of its class. The caller
-    enters autocast.
+    Extracting all features would take longer: on ImageNet, 5 shots in 3 draws are 15,000 of 1.28
+    million images. An unreadable image is replaced by the next image of its class. All processes
+    call this function, under autocast.
 
     Args:
         readers: {name: reader of the encoder or a baseline}.
         images: Images of the evaluation.
-        probe: Numbers of shots and trials.
+        probe: Numbers of shots and of random draws.
 
     Returns:
-        {name: features (S, D) and labels (S,)} of the chosen images, and for each (shots, trial)
+        {name: features (S, D) and labels (S,)} of the S chosen images, and for each (shots, draw)
         the rows of these features.
 
     Raises:
@@ -255,10 +263,10 @@ def sample_few_shot(
     index_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
     label_L = torch.from_numpy(label_N[index_L])
     while True:  # until all picked images are readable
-        draws = probe.trials or DRAWS_ALONE
+        draws = DRAWS_ALONE if probe.trials is None else probe.trials
         picks = probes.pick_shots(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
-        batches = images.batches(source, index_L[row_S])
+        batches = images.read_batches(source, index_L[row_S])
         read_indices, _, _, x_of_name = gather_features(readers, batches, accelerator)
         is_read_S = np.isin(index_L[row_S], read_indices)
         if is_read_S.all():
@@ -277,19 +285,22 @@ def sample_few_shot(
 
 
 def run_probes(
-    seen: Mapping[str, Features],
+    features: Mapping[str, Features],
     probe: Probe,
     classes: int,
     picks: Picks | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[tuple[str, Tensor]]:
-    """Fit the probes to training features, and yield which test images each classifies correctly.
+    """Fit probes to training features, and yield which test images each probe classifies correctly.
+
+    Only probes of one feature per image are run: k-NN, the linear probe and few-shot. The attentive
+    probe (`attentive.py`) and segmentation (`dense.py`) read several tokens per image.
 
     Probes run in float32 even under a caller's autocast. In bfloat16, different similarities would
     become equal, and other neighbours would become the nearest.
 
     Args:
-        seen: {split: features and labels} of the splits "train" and "test", and for the linear
+        features: {split: features and labels} of the splits "train" and "test", and for the linear
             probe of "validation", which chooses the learning rate. If empty, nothing is yielded.
         probe: Measures (probe.measures) and their options.
         classes: Number of classes.
@@ -297,24 +308,25 @@ def run_probes(
         names: Names of the classes for errors, if any.
 
     Yields:
-        The name of the metric, and whether each test image is classified correctly, bool (T, M),
-        on the CPU.
+        The name of the metric, for example `few_shot_5`, and whether each of M test images is
+        classified correctly, bool (T, M), on the CPU. T is the number of random draws of few-shot's
+        training images, and 1 for other probes.
     """
-    if not seen:
+    if not features:
         return
-    test_MD, test_label_M = seen["test"]
+    test_MD, test_label_M = features["test"]
     task = probes.ProbeTask(probe, classes, picks, names)
     for measure in probe.measures_that_read("feature"):
         classify = pkgutil.resolve_name(MEASURES[measure].code)
         with full_precision(test_MD.device):
-            predictions_of: dict[str, list[Tensor]] = classify(seen, task)
+            predictions_of: dict[str, list[Tensor]] = classify(features, task)
         for name, predictions in predictions_of.items():
             right_TM = torch.stack([predicted_M == test_label_M for predicted_M in predictions])
             yield name, right_TM.cpu()
 
 
 def probe_all(
-    seen: Mapping[str, Mapping[str, Features]],
+    features: Mapping[str, Mapping[str, Features]],
     probe: Probe,
     classes: int,
     warn: Callable[[str], None],
@@ -328,7 +340,7 @@ def probe_all(
     `error` is left out with a warning; the encoder's error is raised.
 
     Args:
-        seen: {split: {reader: features and labels}}, where a reader is ENCODER or a baseline.
+        features: {split: {reader: features and labels}}, where a reader is ENCODER or a baseline.
         probe: See `run_probes`.
         classes: Number of classes.
         warn: Receives the warnings.
@@ -342,14 +354,14 @@ def probe_all(
     """
     right: dict[str, Right] = {}
     only_knn = probe.model_copy(update={"measures": ["knn"]})
-    for name in seen["test"]:
-        by_split = {split: by_reader[name] for split, by_reader in seen.items()}
+    for name in features["test"]:
+        by_split = {split: by_reader[name] for split, by_reader in features.items()}
         run_probe = only_knn if name == PIXELS else probe
         with warn_if_baseline_fails(name, error, warn):
             for x_ND, _ in by_split.values():
                 check_finite(name, is_finite(x_ND))
             right[name] = dict(run_probes(by_split, run_probe, classes, picks, names))
-    _, label_M = next(iter(seen["test"].values()))
+    _, label_M = next(iter(features["test"].values()))
     commonest: dict[str, Tensor] = {}
     for by_measure in right.values():
         commonest |= {measure: is_commonest(label_M) for measure in by_measure}
@@ -384,5 +396,5 @@ def warn_if_baseline_fails(
 
 
 def accuracy(right_TM: Tensor) -> float:
-    """Return the share of images that are right, averaged over trials."""
+    """Return the share of images that are classified correctly, averaged over draws."""
     return fmean(right_M.double().mean().item() for right_M in right_TM)

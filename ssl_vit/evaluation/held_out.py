@@ -34,7 +34,7 @@ def read_batches(
         data: Preprocessing, and the share of images that may be unreadable.
         batch_layout: How batches are divided among the processes.
         accelerator: Processes that read images.
-        most: Largest number of images of all processes.
+        most: Read at most this number of images, all processes together.
         **options: Further arguments of `loaders.held_out_batches`.
 
     Returns:
@@ -96,8 +96,9 @@ class HeldOutEvaluator:
     def measure_baselines(self, objective: Objective) -> Means:
         """Measure the objective's baselines on the held-out images, and return their values.
 
-        The images never change, so call this method once. If the baselines change during training
-        (`baselines_move`), each evaluation measures them again.
+        Call this method once, before training. Most baselines depend only on the images and stay
+        the same during training. If an objective's baselines change (`baselines_move`), for example
+        because they depend on a teacher, each evaluation measures them again by itself.
 
         Raises:
             UserError: See `check_baselines`.

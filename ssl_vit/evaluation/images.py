@@ -59,8 +59,8 @@ class EvaluationImages:
         """Return a copy to read a baseline's images with, so that `forwarded` stays unchanged."""
         return replace(self)
 
-    def batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
-        """Yield this process's batches of a split, in the preprocessing of evaluations.
+    def read_batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
+        """Yield this process's batches of a split, with images cropped as for evaluation.
 
         Args:
             source: Split to read.
@@ -70,19 +70,20 @@ class EvaluationImages:
         loader = loaders.evaluation_loader(
             source, self.recipe.data, self.batch_layout, self.workers, rows
         )
-        return self._report_unreadable(loader, images, len(source))
+        return self._read_with_progress(loader, images, split_images=len(source))
 
-    def with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
-        """Yield this process's batches of a split with masks.
+    def read_batches_with_masks(self, source: Source, classes: int | None) -> Iterator[Batch]:
+        """Yield this process's batches of a split, with images and segmentation masks.
 
         Args:
             source: Split to read.
             classes: Number of classes in the masks. None: unknown.
         """
         loader = masks.loader(source, self.recipe.data, self.batch_layout, self.workers, classes)
-        return self._report_unreadable(loader, len(source), len(source))
+        images = len(source)
+        return self._read_with_progress(loader, images, split_images=images)
 
-    def _report_unreadable(
+    def _read_with_progress(
         self, loader: DataLoader, images: int, split_images: int
     ) -> Iterator[Batch]:
         """Yield batches with progress lines, and report unreadable images after the last batch.
@@ -90,14 +91,14 @@ class EvaluationImages:
         Args:
             loader: Loader of this process's batches.
             images: Number of images that all processes read.
-            split_images: Number of images of the split. data.unreadable limits the unreadable
-                images as a share of this number.
+            split_images: Number of images of the split.
 
         Raises:
-            UserError: Too many images cannot be read.
+            UserError: The unreadable images are a larger share of the split than data.unreadable
+                allows.
         """
         names: list[str] = []
-        self.forwarded += images
+        self.forwarded += images  # result.json states how many images an evaluation requested
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)
             if self.accelerator.is_main_process:

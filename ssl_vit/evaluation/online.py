@@ -4,7 +4,8 @@ With probe.every the recipe chooses the probes, the images and the interval. Wit
 the probe is k-NN (eval.knn) if the images have labels, with so few images and evaluations that the
 probe takes SHARE of the run's work.
 
-Legend: M held-out images, T trials (few-shot draws), N training images, D width of the features.
+Legend: M held-out images, T random draws of few-shot's training images (1 for other probes), N
+training images, D width of the features.
 """
 
 import hashlib
@@ -59,6 +60,7 @@ from .features import (
 )
 from .held_out import count_images, read_batches
 
+CONDITIONS = "asked"  # name of the conditions in the metadata of the file COMPARED
 RATE_KEY = 8  # key of the permutation that draws the images that choose a learning rate
 SHARE = 0.03  # share of a run's work that k-NN takes at most, within the limits of `_choose_sizes`
 LEAST_LABELLED = 20  # labelled held-out images; an accuracy on fewer says nothing
@@ -131,11 +133,11 @@ class OnlineProbes:
         """Return the names of the accuracies that the evaluator measures, such as few_shot_5."""
         return self.probe.metrics_of(self.probe.measures_that_read("feature"))
 
-    def count_choosing_images(self, images: int) -> int:
+    def count_images_set_aside(self, images: int) -> int:
         """Return how many training images are set aside to choose a probe's learning rate.
 
-        This is a tenth of the `images` training images, or 0 if no probe chooses anything. The
-        probes do not learn from the images that are set aside.
+        This is a tenth of the `images` training images, or 0 if no probe chooses a learning rate.
+        The probes do not learn from the images that are set aside.
         """
         return max(1, images // 10) if held_out_choices(self.probe.measures) else 0
 
@@ -164,10 +166,7 @@ class OnlineProbes:
     def compare(self, network: Backbone, step: int) -> None:
         """Measure the baselines once, and store the results in the run's folder.
 
-        The baselines are an encoder with untrained weights, the pixels and the commonest class. A
-        run with `init=` that is at step 0 also has the baseline START: `network` with these initial
-        weights. A resumed run reads the stored results.
-
+        A resumed run reads the stored results if it probes the same images with the same options.
         All processes call this method.
 
         Args:
@@ -175,33 +174,54 @@ class OnlineProbes:
             step: Steps that the encoder has been trained for.
         """
         self.has_compared = True
-        recipe, path = self.run.recipe, self.run.folder / COMPARED
+        path = self.run.folder / COMPARED
+        # The probes' options, the numbers of images, and the number of skipped held-out images
         conditions = json.dumps([self.probe.model_dump(), *self.images, self.first])
-        stored = broadcast_from_main(self.accelerator, lambda: _read(path, conditions))
+        stored = broadcast_from_main(self.accelerator, lambda: _read_results(path, conditions))
         if stored is not None:
             self.baselines = stored
             return
+        self.baselines = self._measure_baselines(network, step)
+        tensors = {
+            name: right_TM.contiguous() for name, right_TM in _flatten(self.baselines).items()
+        }
+        on_main(
+            self.accelerator,
+            lambda: write_atomically(path, save(tensors, metadata={CONDITIONS: conditions})),
+        )
+
+    def _measure_baselines(self, network: Backbone, step: int) -> dict[str, Right]:
+        """Measure the baselines with which the encoder is compared.
+
+        The baselines are an encoder with untrained weights, the pixels (for k-NN) and the commonest
+        class. If the run starts from trained weights (`init=`), a further baseline (START) is the
+        encoder with these weights. It can be measured only at step 0, before they change.
+
+        Args:
+            network: Encoder of the run.
+            step: Steps that the encoder has been trained for.
+
+        Returns:
+            See `measure`.
+        """
+        recipe = self.run.recipe
         fresh = fresh_network(recipe.model, recipe.data, recipe.seed).to(self.accelerator.device)
         readers = {FRESH: feature_reader(fresh, self.pool, self.probe.layer)}
         if "knn" in self.probe.measures:
             readers[PIXELS] = pixel_reader(recipe.data)
         with loop.autocast(recipe.compute.precision, self.accelerator):
-            self.baselines = self._measure_once(readers, fresh)
+            baselines = self._measure_once(readers, fresh)
             if step == 0 and not recipe.init_source.is_scratch:
                 start = feature_reader(network, self.pool, self.probe.layer)
-                self.baselines |= self.measure({START: start})
-        tensors = {
-            name: right_TM.contiguous() for name, right_TM in _packed(self.baselines).items()
-        }
-        on_main(
-            self.accelerator,
-            lambda: write_atomically(path, save(tensors, metadata={"asked": conditions})),
-        )
+                baselines |= self.measure({START: start})
+        return baselines
 
     def _measure_once(self, readers: Readers, fresh: Backbone) -> dict[str, Right]:
         """Return the results of the baselines, measured at most once by all tasks of a study.
 
-        Results of another task are read only if its images, weights and options are the same.
+        A study trains many runs, called tasks, often on the same images. A task reads the results
+        that another task has stored if everything that they depend on is the same: images, weights,
+        options, and also the number of threads, which changes the rounding of sums.
 
         Args:
             readers: {FRESH or PIXELS: reader}.
@@ -230,10 +250,10 @@ class OnlineProbes:
         file = shared.shared_file(self.run.folder, depends_on)
         stored = broadcast_from_main(accelerator, file.read)
         if stored is not None:
-            return _unpacked(to_torch(stored))
+            return _unflatten(to_torch(stored))
         measured = self.measure(readers)
         if readers.keys() <= measured.keys():  # no baseline has failed
-            file.write(to_numpy(_packed(measured)))
+            file.write(to_numpy(_flatten(measured)))
         return measured
 
     def measure(self, readers: Readers) -> dict[str, Right]:
@@ -266,10 +286,11 @@ class OnlineProbes:
         return metrics_with_baselines(right, split, self.copies, PROBED, self.paired)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
-        """Extract the features of all images, and divide the images among the probes' splits.
+        """Extract the features of all images, and divide them into the splits of the probes.
 
-        The held-out images are the split `test`. If a probe chooses a learning rate, a tenth of the
-        training images is the split `validation`.
+        The probes are fitted to the split "train" and tested on the split "test". These are the
+        run's training images and its held-out images. If a probe chooses a learning rate, a tenth
+        of the training images becomes a split "validation", on which the rate is chosen.
 
         Args:
             readers: {ENCODER or a baseline: reader of its features}.
@@ -280,7 +301,7 @@ class OnlineProbes:
         train, _ = extract_labelled_features(readers, self.train, self.accelerator)
         test, _ = extract_labelled_features(readers, self.held_out, self.accelerator)
         images = len(next(iter(train.values()))[1])
-        set_aside = self.count_choosing_images(images)
+        set_aside = self.count_images_set_aside(images)
         if not set_aside:
             return {"train": train, "test": test}
         # drawn at random because images may be sorted by class
@@ -293,7 +314,7 @@ class OnlineProbes:
         return splits
 
 
-def _packed(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
+def _flatten(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
     """Flatten {baseline: {measure: bool (T, M)}} to {"BASELINE/MEASURE": bool (T, M)}."""
     return {
         f"{name}/{measure}": right_TM
@@ -302,8 +323,8 @@ def _packed(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
     }
 
 
-def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
-    """Undo `_packed`."""
+def _unflatten(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
+    """Undo `_flatten`."""
     by_baseline: dict[str, dict[str, Tensor]] = {}
     for key, right_TM in tensors.items():
         name, _, measure = key.partition("/")
@@ -311,21 +332,22 @@ def _unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
     return dict(by_baseline)
 
 
-def _read(path: Path, conditions: str) -> dict[str, Right] | None:
+def _read_results(path: Path, conditions: str) -> dict[str, Right] | None:
     """Read the baselines' results that an earlier start of the run has stored.
 
     Args:
         path: File that `compare` has written.
-        conditions: Probes and numbers of images of this start, as `compare` stores them.
+        conditions: Probes and numbers of images of this start, as a text that `compare` writes.
 
     Returns:
         The results, or None if the file is missing, damaged, or was written under other conditions.
     """
     try:
         with safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get("asked") != conditions:
+            metadata = file.metadata() or {}
+            if metadata.get(CONDITIONS) != conditions:
                 return None
-            return _unpacked({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+            return _unflatten({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
     except (OSError, SafetensorError):
         return None
 
@@ -344,11 +366,11 @@ def _hash_images(batches: Iterable[Batch]) -> list[str]:
     return hashes
 
 
-def label_doubt(source: Source) -> str:
-    """Return the reason why the folders that give the labels are probably no classes.
+def why_folders_are_not_classes(source: Source) -> str:
+    """Return the reason why the folders of images are probably not classes, "" if they may be.
 
-    The reason is that all names are dates, or that half of the folders have fewer than
-    FEW_PER_CLASS images. It is empty if neither holds, or if labels do not come from folders.
+    Folders whose names are all dates are probably not classes. Nor are folders of which half have
+    fewer than FEW_PER_CLASS images. The reason is also "" if labels do not come from folders.
 
     Args:
         source: Images with labels.
@@ -444,18 +466,20 @@ def prepare(
         copies=count_copies_in(held_out_batches, accelerator, labelled=True),
         first=first,
         every=every,
-        share=_share(recipe, train + held_out, every),
+        share=_estimate_share(recipe, train + held_out, every),
     )
     return probes_of_run, ""
 
 
-def _why_not_measured(recipe: Recipe, splits: Splits, train: int, held_out_M: np.ndarray) -> str:
+def _why_not_measured(
+    recipe: Recipe, splits: Splits, train_images: int, held_out_M: np.ndarray
+) -> str:
     """Return the reason why k-NN cannot be measured on the images of a run.
 
     Args:
         recipe: Recipe of the run.
         splits: Images of the run.
-        train: Number of training images that k-NN would learn from.
+        train_images: Number of training images that k-NN would learn from.
         held_out_M: Rows of the held-out images that k-NN would classify.
 
     Returns:
@@ -465,14 +489,17 @@ def _why_not_measured(recipe: Recipe, splits: Splits, train: int, held_out_M: np
         return "no images are held out"
     if not splits.train.labels.source:
         return NO_LABELS
-    if splits.train.labels.lists is not None:
+    if splits.train.labels.lists is not None:  # several labels per image
         return "the images have lists of labels"
-    doubt = label_doubt(splits.train.all_rows())
-    if doubt:
-        return f"{NO_CLASSES}: {doubt}"
+    reason = why_folders_are_not_classes(splits.train.all_rows())
+    if reason:
+        return f"{NO_CLASSES}: {reason}"
     neighbors = recipe.probe.neighbors
-    if train < neighbors:
-        return f"there are too few labelled training images ({train:,}) for {neighbors} neighbours"
+    if train_images < neighbors:
+        return (
+            f"there are too few labelled training images ({train_images:,}) for {neighbors}"
+            " neighbours"
+        )
     labelled = int((splits.validation.label_of(held_out_M) >= 0).sum())
     if labelled >= LEAST_LABELLED:
         return ""
@@ -483,7 +510,10 @@ def _why_not_measured(recipe: Recipe, splits: Splits, train: int, held_out_M: np
 
 
 def _options_for_more_labelled(recipe: Recipe, splits: Splits) -> list[str]:
-    """Return the options that would hold out more labelled images, if there are any.
+    """Return the options that would hold out more labelled images, empty if there are none.
+
+    For example, ["data.validation=0.2"] holds out a larger share of the training images, and
+    ["data.validation_from=labelled"] holds out only labelled images.
 
     Args:
         recipe: Recipe of the run.
@@ -492,14 +522,16 @@ def _options_for_more_labelled(recipe: Recipe, splits: Splits) -> list[str]:
     option = option_for_more_held_out(recipe)
     options = [option] if option else []
     has_unlabelled = len(labelled_images(splits.train)) < len(splits.train)
-    is_from_all = recipe.data.validation_from != "labelled"
+    may_hold_out_unlabelled = recipe.data.validation_from != "labelled"
+    # data.validation_from matters only for a share of the training images: the share that the
+    # recipe has now, or the share that the option above sets
     is_share = isinstance(recipe.data.validation, float)
-    if has_unlabelled and is_from_all and (options or is_share):
+    if has_unlabelled and may_hold_out_unlabelled and (options or is_share):
         options.append("data.validation_from=labelled")
     return options
 
 
-def _share(recipe: Recipe, images: int, every: int) -> float:
+def _estimate_share(recipe: Recipe, images: int, every: int) -> float:
     """Estimate how much work it takes to extract the probes' features, as a share of training.
 
     Args:
@@ -507,24 +539,25 @@ def _share(recipe: Recipe, images: int, every: int) -> float:
         images: Number of training and held-out images of an evaluation.
         every: Steps between two evaluations.
     """
-    work = costs.compute_network_cost(recipe)
+    cost = costs.compute_network_cost(recipe)  # multiply-adds per image
+    training = cost.training
+    if not training:  # unknown: about three times the forward pass that extracts features
+        training = 3 * cost.features
+    forward_share = cost.features / training
     steps = recipe.optim.steps
-    # Extraction is a forward pass. Training costs about three forward passes where it is not
-    # counted
-    forward_share = work.features / (work.training or 3 * work.features)
-    # The features of each baseline with a network (untrained weights, weights of init=) are
-    # extracted once
-    baselines = 1 if recipe.init_source.is_scratch else 2
-    evaluations = math.ceil(steps / every) + baselines
-    return evaluations * images * forward_share / (steps * recipe.optim.batch)
+    # The features of the untrained network, and of the network with the weights of init= if there
+    # are any, are extracted once
+    extractions_for_baselines = 1 if recipe.init_source.is_scratch else 2
+    extractions = math.ceil(steps / every) + extractions_for_baselines
+    return extractions * images * forward_share / (steps * recipe.optim.batch)
 
 
 def _choose_sizes(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, int]:
     """Reduce images and evaluations until k-NN takes at most SHARE of the run's work.
 
-    First images are removed, then every second evaluation, repeatedly. LEAST_TRAINING and
-    LEAST_HELD_OUT images, or all if there are fewer, and the evaluation at the end always stay, so
-    k-NN may take more than SHARE.
+    First, the number of images is reduced, but not below LEAST_TRAINING training images and
+    LEAST_HELD_OUT held-out images. If that is not enough, the number of evaluations is halved until
+    k-NN takes at most SHARE, or until only the evaluation at the end of the run remains.
 
     Args:
         recipe: Recipe of the run.
@@ -537,9 +570,10 @@ def _choose_sizes(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, 
     """
     every = recipe.eval.every
     steps = recipe.optim.steps
-    affordable = SHARE / _share(recipe, train + held_out, every)  # share of the images
-    train = min(train, max(LEAST_TRAINING, int(affordable * train)))
-    held_out = min(held_out, max(LEAST_HELD_OUT, int(affordable * held_out)))
-    while _share(recipe, train + held_out, every) > SHARE and every < steps:
+    # Work is proportional to images, so this share of the images takes SHARE of the run's work
+    image_share = SHARE / _estimate_share(recipe, train + held_out, every)
+    train = min(train, max(LEAST_TRAINING, int(image_share * train)))
+    held_out = min(held_out, max(LEAST_HELD_OUT, int(image_share * held_out)))
+    while _estimate_share(recipe, train + held_out, every) > SHARE and every < steps:
         every = min(steps, every * 2)
     return train, held_out, every

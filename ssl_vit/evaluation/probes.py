@@ -36,7 +36,7 @@ TEMPERATURE = 0.07  # temperature of k-NN's votes (Wu et al., 2018)
 DRAWS, DRAWS_ALONE = 10, 3
 
 Features = tuple[Tensor, Tensor]  # (N, D) float32 and labels (N,)
-Picks = dict[tuple[int, int], Tensor]  # (shots, trial) -> rows of the training features
+Picks = dict[tuple[int, int], Tensor]  # (shots, draw) -> rows of the training features
 
 
 class Scale(NamedTuple):
@@ -77,38 +77,45 @@ class ProbeTask(NamedTuple):
 
 
 def classify_by_linear_probe(
-    seen: Mapping[str, Features], task: ProbeTask
+    features: Mapping[str, Features], task: ProbeTask
 ) -> dict[str, list[Tensor]]:
     """Classify the test images by `linear_probe`. For arguments, see `classify_by_knn`."""
-    return {"linear": [linear_probe(seen, task.classes, task.probe)]}
+    return {"linear": [linear_probe(features, task.classes, task.probe)]}
 
 
-def classify_by_knn(seen: Mapping[str, Features], task: ProbeTask) -> dict[str, list[Tensor]]:
-    """Classify the test images by `knn`.
+def classify_by_knn(features: Mapping[str, Features], task: ProbeTask) -> dict[str, list[Tensor]]:
+    """Classify the test images by a vote of the nearest training images (`knn`).
 
     Args:
-        seen: {split: features and labels} of "train" and "test", and of "validation" if a measure
-            chooses something.
+        features: {split: features and labels} of the splits "train" and "test". The linear probe
+            also needs "validation", to choose a learning rate.
         task: Options and number of classes.
 
     Returns:
-        {metric: predicted classes (M,) of the test images, for each random draw}. A probe without
-        random draws has one entry in the list.
+        {metric: predictions}. The predictions are a list of tensors (M,) with the predicted classes
+        of the M test images: one tensor for each random draw of few-shot's training images, and a
+        single tensor for other probes.
     """
-    (train_ND, label_N), (test_MD, _) = seen["train"], seen["test"]
+    train_ND, label_N = features["train"]
+    test_MD, _ = features["test"]
     k = task.probe.neighbors
     return {"knn": [knn(train_ND, label_N, test_MD, classes=task.classes, k=k)]}
 
 
-def classify_by_few_shot(seen: Mapping[str, Features], task: ProbeTask) -> dict[str, list[Tensor]]:
-    """Classify the test images by `least_squares`, for each number of shots and each draw.
+def classify_by_few_shot(
+    features: Mapping[str, Features], task: ProbeTask
+) -> dict[str, list[Tensor]]:
+    """Classify the test images by least squares fitted to few training images per class.
 
-    For arguments, see `classify_by_knn`.
+    This is done for each number of shots (training images per class) and for several random draws
+    of these images. For arguments and result, see `classify_by_knn`.
     """
     probe, classes, picks = task.probe, task.classes, task.picks
-    (train_ND, label_N), (test_MD, _) = seen["train"], seen["test"]
+    train_ND, label_N = features["train"]
+    test_MD, _ = features["test"]
     if picks is None:
-        picks = pick_shots(label_N, probe, classes, task.names, probe.trials or DRAWS)
+        draws = DRAWS if probe.trials is None else probe.trials
+        picks = pick_shots(label_N, probe, classes, task.names, draws)
     predictions: dict[str, list[Tensor]] = {f"few_shot_{shots}": [] for shots in probe.shots}
     for (shots, _), row_S in picks.items():
         predicted_M = least_squares(train_ND[row_S], label_N[row_S], test_MD, classes=classes)
@@ -141,9 +148,9 @@ def pick_shots(
 def effective_rank(x_ND: Tensor) -> float:
     """Return the effective rank of features (RankMe; Garrido et al., 2023, equation 1).
 
-    This is exp(entropy) of the singular values, divided by their sum. The result is between 1 (all
-    features in one direction) and min(N, D), so compare it only for equal N. The result is NaN if a
-    feature is not finite.
+    This is the exponential of the entropy of s / sum(s), where s are the singular values of the
+    features. The result is between 1 (all features in one direction) and min(N, D), so compare it
+    only for equal N. The result is NaN if a feature is not finite.
 
     Args:
         x_ND: Features of N images.
@@ -157,9 +164,10 @@ def effective_rank(x_ND: Tensor) -> float:
 
 
 def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: int) -> Tensor:
-    """Classify test images by few-shot least squares, in closed form (paper, 4.1).
+    """Classify test images by few-shot least squares, in closed form.
 
-    A ridge regression from features to {-1, 1}^C is fitted to the picked images in float64.
+    This is the few-shot evaluation of the Vision Transformer (Dosovitskiy et al., 2021, section
+    4.1). A ridge regression from features to {-1, 1}^C is fitted to the picked images in float64.
     Features are standardised by the mean and deviation of these images, as in the authors' code.
 
     Args:
@@ -173,8 +181,9 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
     """
     x_SD = x_SD.double()
     scale = mean_and_std(x_SD)
-    # With standardised features and equally many images per class, the constant has the same
-    # weight for all classes. It shifts all scores alike, so the highest score stays the same
+    # The constant feature BIAS cannot change the predicted class. The features have mean 0 and all
+    # classes have equally many images, so its weight is the same for all classes and adds the same
+    # number to all scores. It is kept as in the authors' code
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
     weight_AC = _ridge(scale(x_SD, BIAS), target_SC, L2)
     return torch.cat(
@@ -187,8 +196,8 @@ def sample_shots(
 ) -> Tensor:
     """Pick `shots` random images of each class.
 
-    The picked images of a class have the lowest hashes of (seed, row). With the same seed, the
-    images of few shots are therefore among the images of more shots.
+    The picked images of a class are the images with the lowest hashes of (seed, row). Therefore,
+    with the same seed, 10 shots contain the images of 5 shots.
 
     Args:
         label_N: Labels of the images. Images with labels of `classes` or more are never picked.
@@ -229,9 +238,10 @@ def class_name(label: int, names: Sequence[str]) -> str:
 
 
 def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
-    """Return the weights (A, C) of ridge regression, (X'X + l2 I)^-1 X'Y.
+    """Return the weights (A, C) of ridge regression, (X' X + l2 I)^-1 X' Y.
 
-    With fewer images than features, the equal X' (XX' + l2 I)^-1 Y needs a smaller matrix.
+    X are the features (S, A) and Y the targets (S, C). With fewer images than features, the
+    weights are computed as X' (X X' + l2 I)^-1 Y, which is equal and inverts a smaller matrix.
 
     Args:
         x_SA: Standardised features of the picked images, and the constant feature.
@@ -250,30 +260,31 @@ def _solve(gram: Tensor, right: Tensor, l2: float) -> Tensor:
     return eigenvectors @ ((eigenvectors.T @ right) / (eigenvalues + l2)[:, None])
 
 
-def linear_probe(seen: Mapping[str, Features], classes: int, probe: Probe) -> Tensor:
+def linear_probe(features: Mapping[str, Features], classes: int, probe: Probe) -> Tensor:
     """Classify test images by softmax regression on standardised features.
 
-    The regression is trained on seen["train"] at each learning rate. The rate with the highest
-    accuracy on seen["validation"] is used, see `best_rate`.
+    The regression is trained on the split "train" at each learning rate. The rate with the highest
+    accuracy on the split "validation" is used, see `best_rate`.
 
     Args:
-        seen: {split: features and labels} of "train", "validation" and "test".
+        features: {split: features and labels} of the splits "train", "validation" and "test".
         classes: Number of classes.
         probe: Learning rates, steps and batch size.
 
     Returns:
-        Predicted classes (M,) of seen["test"].
+        Predicted classes (M,) of the M test images.
 
     Raises:
         UserError: Training diverges at every rate.
     """
-    (train_ND, label_N), (dev_KD, dev_label_K), (test_MD, _) = (
-        seen[split] for split in ("train", "validation", "test")
-    )
+    train_ND, label_N = features["train"]
+    validation_KD, validation_label_K = features["validation"]
+    test_MD, _ = features["test"]
     scale = mean_and_std(train_ND)
     weight_GAC = train_linear(train_ND, label_N, scale, classes, probe)
-    right_GK = _classify(dev_KD, scale, weight_GAC) == dev_label_K
-    best = best_rate("linear", probe.rates, right_GK.double().mean(1).tolist(), weight_GAC)
+    right_GK = _classify(validation_KD, scale, weight_GAC) == validation_label_K
+    accuracy_G = right_GK.double().mean(1).tolist()
+    best = best_rate("linear", probe.rates, accuracy_G, weight_GAC)
     return _classify(test_MD, scale, weight_GAC[best : best + 1])[0]
 
 
@@ -305,7 +316,7 @@ def best_rate(
 
 
 def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, probe: Probe) -> Tensor:
-    """Train softmax regression at each learning rate, and return the weights (G, A, C).
+    """Train softmax regression, once for each learning rate.
 
     All rates see the same batches (`rows_of_batch`).
 
@@ -315,6 +326,9 @@ def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, prob
         scale: Mean and standard deviation of the features.
         classes: Number of classes.
         probe: Learning rates, steps and batch size.
+
+    Returns:
+        Weights (G, A, C) of G learning rates, A = D + 1 (D features and the bias) and C classes.
     """
 
     def gradient(step: int, weight_AF: Tensor) -> Tensor:
@@ -333,8 +347,9 @@ def train_by_sgd(
 ) -> Tensor:
     """Train a linear layer from zero by SGD with momentum and cosine decay, at each learning rate.
 
-    All rates are trained at the same time, with the weights of all rates in one matrix (A, F),
-    because a single product with the features then serves all rates.
+    All G rates are trained at the same time. Their weights are the columns of one matrix (A, F),
+    with A = D + 1 rows (D features and the bias) and F = G C columns, so that a single product with
+    the features serves all rates.
 
     Args:
         gradient: Takes a step and the weights (A, F), and returns the gradient (A, F) of the loss
@@ -362,18 +377,30 @@ def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
 
     Batches are cut from an endless sequence of epochs, each a permutation of `length` rows.
     """
+    # Blocks of DRAWN_AT_ONCE batches are drawn together, and the last block is kept
     block, index_in_block = divmod(step, DRAWN_AT_ONCE)
-    return _rows_of_block(block, batch, length)[index_in_block]
+    return _draw_block(block, batch, length)[index_in_block]
 
 
 @functools.lru_cache(maxsize=1)
-def _rows_of_block(block: int, batch: int, length: int) -> Tensor:
-    """Return the training rows of DRAWN_AT_ONCE consecutive batches, (DRAWN_AT_ONCE, batch)."""
+def _draw_block(block: int, batch: int, length: int) -> Tensor:
+    """Draw the training rows of DRAWN_AT_ONCE consecutive batches, (DRAWN_AT_ONCE, batch).
+
+    The batches are cut from an endless sequence of epochs. Each epoch contains all rows once, in
+    another random order.
+
+    Args:
+        block: Number of the block of batches, from 0.
+        batch: Number of images of a batch.
+        length: Number of training images, which is the length of an epoch.
+    """
     size = DRAWN_AT_ONCE * batch
-    # Positions in the endless sequence -> epoch and position in the epoch
-    epoch_S, position_S = np.divmod(np.arange(block * size, (block + 1) * size), length)
+    number_S = np.arange(block * size, (block + 1) * size)  # in the endless sequence
+    epoch_S, position_S = np.divmod(number_S, length)
     key_S = rng.stream(rng.key(SEED, epoch_S), "linear probe")
-    return torch.from_numpy(rng.permute(position_S, length, key_S)).view(DRAWN_AT_ONCE, batch)
+    # The row at each position of the epoch's random order
+    row_S = rng.permute(position_S, length, key_S)
+    return torch.from_numpy(row_S).view(DRAWN_AT_ONCE, batch)
 
 
 def _gradient(
@@ -381,7 +408,8 @@ def _gradient(
 ) -> Tensor:
     """Return the gradient (A, F) of the mean cross-entropy over a batch.
 
-    The weights of all rates are in one matrix. Each rate has a loss of its own.
+    The weights of all G learning rates are the columns of one matrix. The loss of a rate depends
+    only on the columns of this rate, so the gradient contains the gradient of each loss.
 
     Args:
         x_BD: Features.
@@ -391,9 +419,11 @@ def _gradient(
         groups: Number of rates G.
     """
     total_AF = torch.zeros_like(weight_AF)
-    width = max(weight_AF.shape)
-    for x, label in zip(_chunks(x_BD, width), _chunks(label_B, width), strict=True):
-        x_BA = scale(x, 1.0)
+    # Temporary tensors have A or F columns. The larger number decides how many rows fit into memory
+    columns = max(weight_AF.shape)
+    for x, label in zip(_chunks(x_BD, columns), _chunks(label_B, columns), strict=True):
+        x_BA = scale(x, constant=1.0)  # the constant multiplies the bias, the last row of weights
+        # The gradient of the cross-entropy by the logits is softmax minus one-hot
         error_BGC = rearrange(x_BA @ weight_AF, "b (g c) -> b g c", g=groups).softmax(2)
         error_BGC -= F.one_hot(label, error_BGC.shape[2])[:, None]
         total_AF += x_BA.T @ rearrange(error_BGC, "b g c -> b (g c)")

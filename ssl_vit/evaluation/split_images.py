@@ -22,7 +22,7 @@ from ..recipe.schema import (
 
 
 def load(recipe: Recipe, test: bool) -> run_splits.Splits:
-    """Load the splits of a recipe, without the unlabelled images that training would not use.
+    """Load the splits of a recipe, without unlabelled images if the loss needs labels.
 
     Args:
         recipe: Recipe of the run or evaluation.
@@ -31,25 +31,28 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
     Raises:
         UserError: See `run_splits.load`. If test images are missing, the message says what to do.
     """
-    # For a stream: number of images to read in advance as training and held-out split
+    # From a stream, this number of images is read in advance to fill the splits
     first_images = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
     try:
         splits = run_splits.load(recipe.data, test, first_images, recipe.seed)
     except NoTestSplitError as error:
-        raise UserError(explain_missing_test(recipe, error, untested=True)) from None
+        raise UserError(explain_missing_test(recipe, error, may_skip_test=True)) from None
     return drop_unlabelled(recipe, splits)
 
 
 def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Splits:
     """Drop unlabelled training and held-out images if every part of the loss needs labels.
 
-    A split without any label stays as it is, so that a later check reports the missing labels.
+    A joint objective is a sum of losses, for example a supervised loss and a loss on masked
+    patches. Parts of weight 0 are ignored. A split without any label stays as it is, so that a
+    later check reports the missing labels. A stream of images is not filtered either.
 
     Args:
         recipe: Recipe of the run or evaluation.
         splits: Images of the run or evaluation.
     """
-    needs_labels = all(part.labels for part in recipe.declared.trained(recipe))  # parts of the loss
+    parts_of_loss = recipe.declared.trained(recipe)  # the objective, or its parts with a weight > 0
+    needs_labels = all(part.labels for part in parts_of_loss)
     if not needs_labels or not recipe.trains or splits.stream is not None:
         return splits
     labelled_splits: dict[str, Any] = {}
@@ -65,13 +68,13 @@ def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Spl
     return splits._replace(**labelled_splits, notes=tuple(notes))
 
 
-def explain_missing_test(recipe: Recipe, error: NoTestSplitError, untested: bool) -> str:
+def explain_missing_test(recipe: Recipe, error: NoTestSplitError, may_skip_test: bool) -> str:
     """Return the text of an error about missing test images, with more remedies.
 
     Args:
         recipe: Recipe of the run or evaluation.
-        error: Error of `run_splits.load`.
-        untested: Whether the run may go without test images.
+        error: Error of `run_splits.load`. It says whether the training images are labelled.
+        may_skip_test: Whether the run may end without a test (eval.test=false).
     """
     sentences = [str(error)]
     with suppress(UserError):  # the weights may have been deleted
@@ -80,7 +83,7 @@ def explain_missing_test(recipe: Recipe, error: NoTestSplitError, untested: bool
             sentences.append(
                 f"The run of init={recipe.init} had data.test={share:g}. Use this value."
             )
-    if untested and error.labelled and recipe.trains:
+    if may_skip_test and error.labelled and recipe.trains:
         sentences.append("To fine-tune without a test, use eval.test=false.")
     return " ".join(sentences)
 
@@ -92,6 +95,9 @@ def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
 
 def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) -> None:
     """Check that each process gets a held-out image, or two if the objective compares views.
+
+    Of the held-out images, at most eval.images are read during training. If enough images are held
+    out, the error names eval.images, else data.validation.
 
     Args:
         recipe: Recipe of the run.
@@ -115,20 +121,24 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
     raise recipe.error(
         "data.validation",
         f"the number of held-out images is {held_out}, and objective={recipe.objective} needs at"
-        f" least {needed} on {format_count(processes, 'processes')}. {_remedy(recipe, needed)}",
+        f" least {needed} on {format_count(processes, 'processes')}."
+        f" {_suggest_more_held_out(recipe, needed)}",
     )
 
 
-def _remedy(recipe: Recipe, needed: int) -> str:
-    """Return a sentence that says what to write so that `needed` images are held out.
+def _suggest_more_held_out(recipe: Recipe, needed: int) -> str:
+    """Return a sentence that says how to hold out at least `needed` images.
 
-    The first of two larger shares that holds out enough images is named.
+    It names the share 0.2 (LARGE_SHARE) of the training images, or 0.5 if 0.2 is too few. If both
+    are too few, or if the data set is a stream, it asks for more images.
 
     Args:
         recipe: Recipe of the run.
         needed: Number of images to hold out.
     """
-    for share in () if recipe.data.stream else (LARGE_SHARE, 0.5):
+    # A stream holds out a number of images, not a share
+    shares = [] if recipe.data.stream else [LARGE_SHARE, 0.5]
+    for share in shares:
         with suppress(UserError):  # for instance, groups may be too large
             larger = run_splits.load(recipe.data.model_copy(update={"validation": share}))
             if len(drop_unlabelled(recipe, larger).validation) >= needed:
@@ -144,15 +154,20 @@ def held_out_split(recipe: Recipe) -> str:
 def count_measured_images(
     recipe: Recipe, splits: run_splits.Splits, held_out: int | None = None
 ) -> dict[str, int]:
-    """Return {split: number of images} of the images that metrics or choices are computed from.
+    """Count the images that a run measures on, for example {"validation": 500, "test": 10000}.
 
-    Measures that need labels count only labelled images.
+    A training run measures on held-out images and, at the end, on test images. An evaluation
+    measures on test images; held-out images count only if it chooses a learning rate on them.
+    If the measures need labels, only labelled images count.
 
     Args:
         recipe: Recipe of the run or evaluation.
         splits: Images of the run or evaluation.
-        held_out: Number of held-out images that a training run could read. None: unknown, so all
-            are counted.
+        held_out: Number of held-out images that a training run has read. Smaller than the number of
+            images to read if some are unreadable. None: not read yet, so all of them count.
+
+    Returns:
+        {split: number of images}.
     """
     counts = {}
     if recipe.trains:

@@ -9,7 +9,7 @@ from ..data import loaders
 from ..data.files import DATES
 from ..data.streaming import window_text
 from ..data.workers import limit_workers
-from ..evaluation.online import label_doubt
+from ..evaluation.online import why_folders_are_not_classes
 from ..evaluation.split_images import count_measured_images
 from ..models.encoder import Backbone, Encoder
 from ..recipe import schema
@@ -51,7 +51,7 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
     counts = count_measured_images(recipe, splits, job.held_out.images)
     chosen, more = schema.describe_held_out_choices(recipe), schema.option_for_more_held_out(recipe)
     yield from formatting.few_images(counts, chosen, more, recipe.data.group)
-    doubt = label_doubt(splits.train.all_rows()) if splits.label_source else ""
+    doubt = why_folders_are_not_classes(splits.train.all_rows()) if splits.label_source else ""
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
         yield (
             f"folders are used as classes, but {doubt}. "
@@ -59,7 +59,7 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
         )
     if job.online and "knn" in job.online.probe.measures:
         train, _ = job.online.images
-        learned_from = train - job.online.count_choosing_images(train)
+        learned_from = train - job.online.count_images_set_aside(train)
         if recipe.probe.neighbors > learned_from:
             yield (
                 f"probe.neighbors={recipe.probe.neighbors}: the probes learn from only "

@@ -383,7 +383,7 @@ def _run_feature_probes(
             del sources["train"]
             features_of_split["train"], picks = features.sample_few_shot(readers, images, probe)
         for split, source in sources.items():
-            batches = images.batches(source)
+            batches = images.read_batches(source)
             extracted = features.extract_labelled_features(readers, batches, images.accelerator)
             features_of_split[split], copies[split] = extracted
     if not images.accelerator.is_main_process:

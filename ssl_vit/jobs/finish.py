@@ -101,7 +101,7 @@ def _test(
     )
     try:
         with images.autocast():
-            predictions = classify.predict(trained, images.batches(source), job.accelerator)
+            predictions = classify.predict(trained, images.read_batches(source), job.accelerator)
     except NonFiniteError as error:  # no reason to lose the weights, which are exported later
         if job.accelerator.is_main_process:
             job.run.warn(f"no accuracy was measured on the test images: {error}")

@@ -251,7 +251,7 @@ def measure_head(
     accelerator = images.accelerator
     objective = head.objective.to(accelerator.device).eval()
     with images.autocast():
-        predictions = classify.predict(objective, images.batches(test), accelerator)
+        predictions = classify.predict(objective, images.read_batches(test), accelerator)
     predictions = predictions._replace(label=renumber(predictions.label, head.output_C))
     if predictions.label.max() >= predictions.classes:
         raise UserError(

@@ -57,7 +57,7 @@ def both_views(batch: Batch) -> Tensor:
     if batch.views is None or num_views != VIEWS:
         raise UserError(
             f"{_caller()}: expected {VIEWS} views of each image, and the batch has {num_views}. "
-            'Add shared = ("views",) to the declaration.'
+            'Add shared = ("views",) to the declaration, so that images are augmented twice.'
         )
     return batch.views
 
@@ -75,7 +75,7 @@ class Output(NamedTuple):
 
 
 def describe_class(kind: type) -> str:
-    """Return "FILE: CLASS" for a class, with which error messages begin."""
+    """Return "FILE: CLASS" for a class, as the beginning of an error message."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", "")
     return f"{file}: {kind.__name__}"
 
@@ -148,45 +148,54 @@ class Objective(RequiresMethods):
     def forward(self, batch: Batch) -> Output: ...
 
     def teachers(self) -> dict[str, Backbone]:
-        """Return the frozen networks whose weights the recipe names.
+        """Return the frozen networks whose weights an option of the recipe names.
 
-        The weights are read only before the first step, because checkpoints contain them.
+        For example, `distill.teacher` names the weights of the network that is distilled. A new run
+        loads them into the network before the first step. Checkpoints contain the network, so a
+        resumed run does not read them again.
 
         Returns:
-            {dotted key: network}. The key is declared with `names_weights`.
+            {option: network}, for example {"distill.teacher": network}. The option is declared with
+            `key(names_weights=True)`.
         """
         return {}
 
     # In a step
 
     def start_step(self, progress: float) -> None:
-        """Update values that follow a schedule, before a training step.
+        """Update values that follow a schedule, such as a temperature, before a training step.
 
-        Keep the values in buffers, because a compiled graph would treat other values as constants.
+        The default calls `start_step` of all modules of the objective that are `StepHooks`. These
+        modules must keep the values in buffers, because a compiled graph would treat other values
+        as constants.
 
         Args:
             progress: Share of the run that is done, from 0 to 1.
         """
-        for module in self._stepped():
+        for module in self._step_hooks():
             module.start_step(progress)
 
     def after_step(self, found_inf: Tensor) -> None:
         """Update buffers that follow training, after an optimiser step.
 
+        An example is the running mean of a teacher's logits. The default calls `after_step` of all
+        modules of the objective that are `StepHooks`.
+
         Args:
             found_inf: True if the optimiser skipped the step, and then no buffer may change. Bool,
                 on the device.
         """
-        for module in self._stepped():
+        for module in self._step_hooks():
             module.after_step(found_inf)
 
-    def _stepped(self) -> Iterator[StepHooks]:
+    def _step_hooks(self) -> Iterator[StepHooks]:
         return (module for module in self.modules() if isinstance(module, StepHooks))
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """Return the weights that a training step does not change, by default none.
 
-        The weights that are frozen in the first step become free together, later in the run.
+        A method that overrides this one must freeze all these weights from the first step on and
+        release all of them in the same step later in the run.
 
         Args:
             progress: Share of the run that is done before the step, from 0 to 1.
@@ -194,7 +203,7 @@ class Objective(RequiresMethods):
         return []
 
     def averages(self, progress: float) -> Averages:
-        """Return the momentum m of the teacher and the pairs of weights that move the teacher.
+        """Return the teacher's momentum m, and pairs of the teacher's and the encoder's weights.
 
         After each optimiser step that was not skipped, the caller sets average = m average + (1 -
         m) weight. Averages are parameters with requires_grad=False: checkpoints and sharding treat
@@ -237,22 +246,23 @@ class Objective(RequiresMethods):
 
         Returns:
             {name of a `metrics.Baseline`: (sum, count)} over the images of the batch. A sum may
-            have one element for each of several predictions (C,): the prediction with the largest
-            total over all batches is then the baseline.
+            also be a tensor (C,), with one score for each of C predictions. The prediction with the
+            largest total over all batches is then the baseline. For example, a sum with the number
+            of images of each class gives the accuracy of naming the commonest class.
         """
         return {}
 
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
         """Compute the probabilities of K prototypes for each of B images.
 
-        From these probabilities, a run measures how much an image's prototype tells about the
-        image. The default has no prototypes.
+        From these probabilities, a run measures the mutual information of images and prototypes,
+        which falls to 0 when the encoder collapses. The default has no prototypes.
 
         Args:
             batches: Batches with B images in total.
 
         Returns:
-            {metric: probabilities (B, K)}.
+            {metric: probabilities (B, K)}, for example {"information": probabilities}.
         """
         return {}
 
@@ -291,6 +301,7 @@ class Objective(RequiresMethods):
         """
         teachers = [module for module in self.modules() if isinstance(module, Teacher)]
         encoders = [self.encoder, *(teacher.encoder for teacher in teachers)]
+        # An encoder that several modules share, as in a joint objective, has several names
         modules = self.named_modules(remove_duplicate=False)
         encoder_prefixes = tuple(f"{name}." for name, module in modules if module in encoders)
         state = self.state_dict().items()
@@ -377,7 +388,7 @@ def check_gradient(objective: Objective, loss: Tensor) -> None:
 
 
 def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
-    """Check that each baseline is declared, and that shares are between 0 and 1.
+    """Check that each baseline is declared, and is between 0 and 1 if its unit is a share.
 
     Args:
         objective: The objective that computed the baselines, for the error message.
@@ -392,9 +403,12 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
             near = suggest(name, [declared.name for declared in all_baselines()])
             raise UserError(
                 f"{describe_plugin_class(objective)}: baseline {name} is not declared. "
-                f"Add Baseline({name!r}, ...) to the metrics of the declaration ({near})."
+                "The metrics of a declaration list baselines too. "
+                f"Add Baseline({name!r}, ...) to these metrics ({near})."
             )
-        check_share(objective, name, value, baseline.compared_with[0])
+        # A baseline has the unit of the metrics that it is compared with
+        compared_metric = baseline.compared_with[0]
+        check_share(objective, name, value, compared_metric)
 
 
 def check_share(objective: Objective, name: str, value: float, metric: str) -> None:
@@ -404,8 +418,8 @@ def check_share(objective: Objective, name: str, value: float, metric: str) -> N
         objective: The objective that the error message names.
         name: Name of the metric or of the baseline.
         value: The value to check.
-        metric: Name of the metric whose unit the value has: `name`, or for a baseline the metric
-            that it is compared with.
+        metric: Name of the metric that states the unit of the value. This is `name` itself, or for
+            a baseline, whose declaration has no unit, a metric that it is compared with.
 
     Raises:
         UserError: The value is out of range.
@@ -414,14 +428,16 @@ def check_share(objective: Objective, name: str, value: float, metric: str) -> N
     if find_metric(metric).unit == SHARE and excess > 1e-6:
         raise UserError(
             f"{describe_plugin_class(objective)}: metric {name} is {value:.4g}. "
-            "Values in the unit SHARE are between 0 and 1."
+            "It is declared with unit=SHARE, which is for values between 0 and 1. "
+            "Use unit=NUMBER for other values."
         )
 
 
 def describe_plugin_class(objective: Objective) -> str:
-    """Return "FILE: CLASS" for the class that a plugin defines, with which error messages begin.
+    """Return "FILE: CLASS" of the class to blame in an error message about an objective.
 
-    The class is the objective or its target. Without a plugin, the class is the objective's.
+    This is the class of the objective or of its target, if a plugin (a user's Python file) defines
+    it. Without a plugin, it is the class of the objective.
     """
     modules = [module for module in objective.modules() if isinstance(module, RequiresMethods)]
     plugin_classes = [type(module) for module in modules if is_from_plugin(type(module))]

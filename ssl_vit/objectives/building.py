@@ -67,19 +67,19 @@ class Settings:
         """Build the target, which computes the ground truth of patches.
 
         Raises:
-            UserError: The declaration of a plugin builds something else.
+            UserError: The declaration (perhaps a plugin's) builds an object that is no Target.
         """
         declared = declaration.target(self.target)
         built = cast(Target, declared.build(self, encoder))
         _check_built(declared, built, Target)
-        built.drawn = declared.drawn
+        built.drawn = declared.drawn  # figures read from the target how its values are drawn
         return built
 
 
 def build_objective(
     settings: Settings, encoder: Backbone, classes: int, part: str = ""
 ) -> Objective:
-    """Build an objective around `encoder`.
+    """Build an objective around `encoder`, and set how the encoder pools features (`encoder.pool`).
 
     Args:
         settings: Name and options of the objective.
@@ -88,8 +88,8 @@ def build_objective(
         part: Name of the part of a joint objective to build. "" builds the whole objective.
 
     Raises:
-        UserError: The objective is not declared, or the declaration of a plugin builds something
-            else.
+        UserError: The objective is not declared, or the declaration (perhaps a plugin's) builds an
+            object that is no Objective.
     """
     declared = declaration.objective(part or settings.objective)
     encoder.pool = settings.pool

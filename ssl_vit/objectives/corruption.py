@@ -48,10 +48,11 @@ def sample(
     shape: str = "patches",
     side: int = 1,
 ) -> Corruption:
-    """Choose the K corrupted patches of each image and how each patch is corrupted.
+    """Choose the K = rate N corrupted patches of each image and how each of them is corrupted.
 
-    The corrupted patches are the first K in `corruption_order`. The kind of each patch is drawn
-    independently.
+    A corrupted patch is replaced by the [mask] embedding (kind MASK), replaced by the embedding of
+    a random other patch (RANDOM), or kept as it is (KEEP). The kind of each patch is drawn
+    independently. The corrupted patches are the first K in `corruption_order`.
 
     Args:
         key_B: Keys of the samples, int64.
@@ -91,7 +92,7 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:
-    """Draw the patch that replaces each corrupted patch, int64 (B, K).
+    """Draw the patch that replaces each corrupted patch if its kind is RANDOM, int64 (B, K).
 
     All other patches of the image or of the device batch are equally likely. If there is no other
     patch, the corrupted patch is returned.
@@ -115,7 +116,8 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
         first_row_BK = torch.zeros_like(corrupted_row_BK)
     if candidates == 1:
         return corrupted_row_BK
-    # Draw one of the other rows: rows from the corrupted patch's row on move up by one
+    # Draw one of the candidates except the corrupted patch itself: draw from one row less, then add
+    # 1 to the rows from the corrupted patch's row on, so that this row is skipped
     drawn_row_BK = first_row_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, candidates - 1)
     return drawn_row_BK + (drawn_row_BK >= corrupted_row_BK).long()
 
@@ -123,27 +125,29 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
 def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
     """Return a number for each patch, int64 (B, N): patches with low numbers are corrupted first.
 
-    Squares and rectangles need a square grid of patches. Within a square or rectangle, patches are
-    ordered by their hashes, because the last square or rectangle is corrupted only in part to reach
-    exactly K patches.
+    The caller corrupts the K patches with the lowest numbers. They are single patches, squares or
+    rectangles of patches, in random order. K may end inside a square or rectangle, so the patches
+    within it are ordered at random too. Squares and rectangles need a square grid of patches.
 
     Args:
         key_B1: Random streams of the images.
         patches: Number of patches N of an image.
         shape: "patches" corrupts patches, or squares of patches, in random order. "blocks" corrupts
-            random rectangles one after the other, then the patches that no rectangle covers (as
-            BEiT, Bao et al., 2022, algorithm 1, but rectangles are cut off at the image's edges, so
-            that all patches are corrupted equally often).
+            random rectangles one after the other, then the patches that no rectangle covers (BEiT:
+            Bao et al., 2022, algorithm 1). Unlike BEiT's, the rectangles may extend beyond the
+            image's edges, so that all patches are corrupted equally often.
         side: Side in patches of the squares that shape="patches" corrupts (SimMIM's large masked
             patches: Xie et al., 2022, section 3.2). 1 corrupts single patches.
     """
     index_N = torch.arange(patches, device=key_B1.device)
+    # A counter selects a number of the image's random stream. Patch p has three counters: 3 p for
+    # its order, 3 p + 1 for its kind (`_kinds`) and 3 p + 2 for its source (`_sources`)
     hash_BN = rng.bits(key_B1, 3 * index_N)
     if shape == "patches" and side == 1:
         return hash_BN
     grid = math.isqrt(patches)
     if shape == "patches":
-        # All patches of a square take the hash of the square's first patch
+        # All patches of a square get the same random number, by the counter of its first patch
         row_N = index_N // grid // side * side
         column_N = index_N % grid // side * side
         slot_N = 3 * patches + row_N * grid + column_N
@@ -169,11 +173,13 @@ def _blocks(key_B1: Tensor, index_N: Tensor, grid: int) -> Tensor:
         Numbers of rectangles, int64 (B, N), or BLOCKS for a patch that no rectangle covers.
     """
     number_M = torch.arange(BLOCKS, device=key_B1.device)
+    # The counters after those of the patches: four for each rectangle (height, width, top, left)
     slot_M = 3 * len(index_N) + 4 * number_M
     low = max(1, grid // 4)
     high = max(1, grid // 2)
     height_BM = low + rng.integers(key_B1, slot_M, high - low + 1)
     width_BM = low + rng.integers(key_B1, slot_M + 1, high - low + 1)
+    # From 1 - height (only the last row is in the image) to grid - 1 (only the first row is)
     top_BM = rng.integers(key_B1, slot_M + 2, grid + height_BM - 1) - height_BM + 1
     left_BM = rng.integers(key_B1, slot_M + 3, grid + width_BM - 1) - width_BM + 1
     covers_BMN = covered(grid, top_BM, left_BM, height_BM, width_BM)
@@ -227,13 +233,15 @@ def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
 def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
     """Return embeddings or pixels (B, N, D) in which RANDOM patches are replaced by their sources.
 
-    Prefer pixels, which have no gradient. Embeddings have a gradient, and a GPU adds up the
-    gradients of the copies of a source in no fixed order.
+    Patches of the other kinds stay unchanged. Prefer to replace pixels, which have no gradient. For
+    embeddings, a GPU adds up the gradients of the copies of a source in no fixed order, so results
+    differ slightly from run to run.
 
     Args:
         x_BND: Embeddings or pixels of all patches.
         corruption: The corrupted patches, and the source of each.
     """
+    # Number the patches of all images: row b N + n is patch n of image b
     row_BN = torch.arange(x_BND[..., 0].numel(), device=x_BND.device).view(x_BND.shape[:2])
     unchanged_row_BK = gather_corrupted(row_BN, corruption)
     row_BK = torch.where(corruption.kind_BK == RANDOM, corruption.source_BK, unchanged_row_BK)

@@ -29,7 +29,8 @@ def rank() -> int:
 def gather(x_BC: Tensor) -> Tensor:
     """Return the rows (G, C) of all processes, in the order of processes, without a gradient.
 
-    All processes must call this function together.
+    All processes must call this function together. A tensor on the meta device is returned as it
+    is: it has no values, and each process uses it by itself to count the operations of a step.
     """
     num_processes = processes()
     if num_processes == 1 or x_BC.is_meta:
@@ -60,7 +61,8 @@ def gather_with_gradient(x_BC: Tensor) -> Tensor:
 
     All processes must call this function together, and must also run backward together. If the loss
     of each process is a mean over the images of this process, the mean of all losses has the same
-    gradient as the loss of a single process with all images.
+    gradient as the loss of a single process with all images. As in `gather`, a tensor on the meta
+    device is returned as it is.
     """
     num_processes = processes()
     if num_processes == 1 or x_BC.is_meta:
@@ -68,15 +70,16 @@ def gather_with_gradient(x_BC: Tensor) -> Tensor:
     rows_before = len(x_BC) * rank()
     rows_after = len(x_BC) * (num_processes - 1) - rows_before
     columns = [0, 0] * (x_BC.ndim - 1)  # F.pad begins at the last dimension
-    # Each process pads with zeros where other processes have rows. The gradient of the sum over
-    # processes includes the losses of all processes
+    # Each process pads with zeros where other processes have rows, so the sum contains all rows. In
+    # backward, `_Sum` adds up the gradients of all processes' losses
     return _Sum.apply(F.pad(x_BC, (*columns, rows_before, rows_after)))
 
 
 def mean(x_BC: Tensor) -> Tensor:
     """Return the mean (C,) over the rows of all processes, with a gradient.
 
-    All processes must call this function together.
+    All processes must call this function together. As in `gather`, a tensor on the meta device is
+    averaged over the rows of this process only.
     """
     mean_C = x_BC.mean(0)
     num_processes = processes()

@@ -18,7 +18,9 @@ from .base import Metrics, Objective, Output, describe_class
 from .targets.patch_targets import Target
 from .teacher import Averages
 
-NUMBERS = dict(zip(KINDS, (corruption.MASK, corruption.RANDOM, corruption.KEEP), strict=True))
+NUMBER_OF_KIND = dict(
+    zip(KINDS, (corruption.MASK, corruption.RANDOM, corruption.KEEP), strict=True)
+)
 
 
 class PatchPrediction(Objective):
@@ -68,7 +70,12 @@ class PatchPrediction(Objective):
         self.target.fit_baselines(batch.image for batch in batches)
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the target's baselines, averaged over masked patches (docs/objectives.md, MPP)."""
+        """Return the target's baselines, summed over the masked patches (kind MASK).
+
+        The baselines are simple predictions, such as the mean of the neighbours. They are compared
+        with the network's metrics on masked patches (`loss_masked`), of which the network sees
+        nothing. The network sees a kept patch itself, and a false patch in place of a random one.
+        """
         drawn = self.sample_corruption(batch)
         shape = (len(batch.key), self.encoder.patches)
         corrupted_BN = torch.zeros(shape, dtype=torch.bool, device=batch.key.device)
@@ -77,7 +84,7 @@ class PatchPrediction(Objective):
         metrics: Metrics = {}
         for name, value_BN in self.target.baselines(batch.image, corrupted_BN).items():
             self._check(f"baselines: {name}", value_BN.shape, corrupted_BN.shape)
-            metrics[name] = _mean(corruption.gather_corrupted(value_BN, drawn), masked_BK)
+            metrics[name] = _sum_and_count(corruption.gather_corrupted(value_BN, drawn), masked_BK)
         return metrics
 
     def _check(self, what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
@@ -104,7 +111,7 @@ class PatchPrediction(Objective):
         return dict(zip(reconstruction.TITLES, panels_B43HW.unbind(1), strict=True))
 
 
-def _mean(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+def _sum_and_count(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum and the number of the values for which `where` is true."""
     return (value * where).double().sum(), where.double().sum()
 
@@ -117,7 +124,7 @@ def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
         value_BK: Values of the corrupted patches.
         kind_BK: MASK, RANDOM or KEEP for each corrupted patch.
     """
-    metrics = {name: _mean(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
-    for kind, number in NUMBERS.items():
-        metrics[f"{name}_{kind}"] = _mean(value_BK, kind_BK == number)
+    metrics = {name: _sum_and_count(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
+    for kind, number in NUMBER_OF_KIND.items():
+        metrics[f"{name}_{kind}"] = _sum_and_count(value_BK, kind_BK == number)
     return metrics

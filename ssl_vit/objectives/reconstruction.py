@@ -92,7 +92,8 @@ def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
     Args:
         target: The target that can render such values.
         truth_BN: Ground truths, or predictions in the same form.
-        patch: Side P of a patch in pixels, to which the target's small images are enlarged.
+        patch: Side P of a patch in pixels. A target may render a patch with fewer pixels, for
+            example one pixel for a mean colour, and the result is enlarged.
 
     Raises:
         UserError: The target renders something other than images of patches.
@@ -102,7 +103,7 @@ def _rendered(target: "Target", truth_BN: Tensor, patch: int) -> Tensor:
     allowed_shapes = [(*truth_BN.shape[:2], side, side, 3) for side in divisors]
     # A plugin may return anything, also something without dtype and shape
     dtype = getattr(rendered, "dtype", type(rendered))
-    shape = (*getattr(rendered, "shape", ()),)
+    shape = tuple(getattr(rendered, "shape", ()))
     if dtype != torch.uint8 or shape not in allowed_shapes:
         raise UserError(
             f"{describe_class(type(target))}: render returns {dtype} of shape {shape}. "

@@ -100,8 +100,8 @@ def _layers(inputs: int, hidden: int, width: int) -> nn.Sequential:
     )
     for layer in mlp:
         if isinstance(layer, nn.Linear):
-            # The authors cut the distribution at 100 STD, which no draw reaches. torch's
-            # trunc_normal_ is avoided because its draws depend on the version of torch
+            # The authors truncate the distribution at -2 and 2. This is 100 STD, which no draw
+            # reaches. torch's trunc_normal_ is avoided because its draws depend on torch's version
             nn.init.normal_(layer.weight, std=STD)
             nn.init.zeros_(layer.bias)
     return mlp
@@ -168,7 +168,10 @@ class Assignment(StepHooks):
 
     @torch.no_grad()
     def forward(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
-        """Return the probabilities (X, K) of logits.
+        """Return the probabilities (X, K) of K prototypes for the teacher's logits.
+
+        With balance "sinkhorn", training makes all prototypes equally likely in the batch. With
+        balance "centre", a running mean of the logits is subtracted before the softmax.
 
         Args:
             logits_XK: The teacher's logits.
@@ -180,11 +183,14 @@ class Assignment(StepHooks):
                 return self._sinkhorn(logits_XK, counted_X)
             p_XK = F.softmax((logits_XK - self.centre_K) / self.temperature, dim=1)
             if self.training:
+                # `after_step` moves the running mean towards this mean
                 self.mean_K.copy_(global_batch.mean(logits_XK))
             return p_XK
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Move the centre towards the mean logits of the step, for balance "centre" only.
+        """Move the centre, a running mean of the logits, towards the mean logits of the step.
+
+        With balance "sinkhorn", no centre is used, so nothing is done.
 
         Args:
             found_inf: True if the optimiser skipped the step, and then the centre stays. Bool.
@@ -199,7 +205,7 @@ class Assignment(StepHooks):
 
         Each step divides by the total of each prototype over the counted rows of all processes,
         then by the total of each row. Logarithms are used, because exponentials would exceed the
-        range of float32. If no row counts, the result is a softmax.
+        range of float32. If `counted_X` selects no row of any process, the result is a softmax.
 
         Args:
             logits_XK: The teacher's logits.
@@ -210,8 +216,9 @@ class Assignment(StepHooks):
             counted_XK = log_XK
             if counted_X is not None:
                 counted_XK = log_XK.masked_fill(~counted_X[:, None], -torch.inf)
+            # Logarithm of each prototype's total: over rows of each process, then over processes
             mass_K = global_batch.gather(counted_XK.logsumexp(0)[None]).logsumexp(0)
-            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no row counts
+            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no row is selected
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
 
@@ -222,7 +229,8 @@ def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
     KoLeo is -log of the distance between an image's feature and the nearest feature of another
     image in the group, both scaled to length 1 (Sablayrolles et al., 2019, equation 2; DINOv2:
     Oquab et al., 2024). Both features get a gradient. As in the authors' `KoLeoLoss`, KOLEO_EPS is
-    added to each difference of two channels and to the distance. The loss of a single image is 0.
+    added to each channel of the difference of two features, and to the distance. The loss of a
+    single image is 0.
 
     Args:
         x_BC: Features of the images.

@@ -64,12 +64,13 @@ class SelfDistillation(Objective):
     def heads(self) -> dict[str, Tensor]:
         """Return the tensors that an export keeps in addition to the encoder, {name: tensor}.
 
-        The head has the teacher's weights under the names of the student's head, because the
-        exported encoder is the teacher's.
+        The exported encoder is the teacher's, so the exported head has the teacher's weights, under
+        the names of the student's head: `head.mlp.0.weight` is `teacher.head.mlp.0.weight`.
         """
         tensors = super().heads()
-        student = {name: value for name, value in tensors.items() if TEACHER not in name}
-        return {name: tensors.get(TEACHER + name, value) for name, value in student.items()}
+        of_student = {name: value for name, value in tensors.items() if TEACHER not in name}
+        # The student's tensor is kept where the teacher has none
+        return {name: tensors.get(TEACHER + name, value) for name, value in of_student.items()}
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """Return the weights of the prototypes at the beginning of the run, and no weights later.
@@ -124,26 +125,26 @@ class SelfDistillation(Objective):
         return self.teacher.encoder.tokens(image_X3HW)
 
     def class_token_loss(
-        self, h_XTD: Tensor, taught_XTD: Tensor, batch: Batch
+        self, h_XTD: Tensor, teacher_XTD: Tensor, batch: Batch
     ) -> tuple[Tensor, Metrics]:
         """Return DINO's loss of each image (B,), computed from class tokens, and metrics.
 
         Args:
             h_XTD: The student's tokens of the global views.
-            taught_XTD: The teacher's tokens of the global views.
+            teacher_XTD: The teacher's tokens of the global views.
             batch: The batch. Its local views, if any, pass through the student's encoder here.
 
         Returns:
             The loss of each image, and the metric "same_prototype" as (sum, count).
         """
         images = len(batch.key)
-        feature_XD = h_XTD[:, 0]
+        feature_YD = h_XTD[:, 0]  # Y = S B rows: the global views, then the local views if any
         if batch.local is not None:
             local_X3HW = batch.local.transpose(0, 1).flatten(0, 1)
-            feature_XD = torch.cat([feature_XD, self.encoder.crop_tokens(local_X3HW)[:, 0]])
-        logits_SBK = self.head(feature_XD).unflatten(0, (-1, images))
+            feature_YD = torch.cat([feature_YD, self.encoder.crop_tokens(local_X3HW)[:, 0]])
+        logits_SBK = self.head(feature_YD).unflatten(0, (-1, images))
         with torch.no_grad():
-            p_XK = self.assign(self.teacher.head(taught_XTD[:, 0]))
+            p_XK = self.assign(self.teacher.head(teacher_XTD[:, 0]))
         p_VBK = p_XK.unflatten(0, (VIEWS, images))
         cross_BVS = cross_entropies(p_VBK, logits_SBK, self.temperature)
         same_B = _same_prototype(p_VBK, logits_SBK)
@@ -153,13 +154,15 @@ class SelfDistillation(Objective):
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
         """Compute the teacher's probabilities of K prototypes for each of X images.
 
-        The logits of all images are held in memory at once.
+        A run measures how much information the prototypes have about the images (see
+        `Objective.assignments`). The logits of all images are held in memory at once.
 
         Args:
             batches: Batches with X images in total.
 
         Returns:
-            {metric: probabilities (X, K)}.
+            {metric: probabilities (X, K)}: "information" for the prototypes of images, and a second
+            metric if patches have prototypes too (iBOT).
         """
         logits: dict[str, list[Tensor]] = {}
         modules: dict[str, Assignment] = {}
@@ -170,16 +173,16 @@ class SelfDistillation(Objective):
                 logits.setdefault(name, []).append(logits_BK)
         return {name: modules[name].assign_all(torch.cat(logits[name])) for name in logits}
 
-    def teacher_logits(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
+    def teacher_logits(self, teacher_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
         """Return the teacher's logits, and the modules that turn logits into probabilities.
 
         Args:
-            taught_BTD: The teacher's tokens of the images.
+            teacher_BTD: The teacher's tokens of the images.
 
         Returns:
             {metric: (module, logits (B, K))}.
         """
-        return {"information": (self.assign, self.teacher.head(taught_BTD[:, 0]))}
+        return {"information": (self.assign, self.teacher.head(teacher_BTD[:, 0]))}
 
 
 def _mean_of_others(cross_BVS: Tensor) -> Tensor:

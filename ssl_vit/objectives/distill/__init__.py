@@ -39,10 +39,12 @@ def teacher_of(options: DistillOptions, size: int) -> Recipe:
     """Return a recipe that describes the teacher's network and the size of the teacher's images.
 
     Args:
-        options: The options, in which `network` describes the teacher.
+        options: The options of the distillation. `options.network` describes the teacher, for
+            example {"model.width": 384, "pool": "token"}.
         size: Side of the student's images in pixels, used if distill.size is not set.
     """
     described = options.network or {}
+    # Keys without a dot, such as "pool" and "eps", are no options of a recipe
     recipe_values = {key: value for key, value in described.items() if "." in key}
     return build(recipe_values | {"data.size": options.size or size})
 
@@ -101,7 +103,7 @@ class DistillDeclaration(ObjectiveDeclaration):
             raise recipe.error(
                 "data.size",
                 f"the teacher has patches of {patch} px. Use a multiple of {patch}, at least "
-                f"{2 * patch}, or resize images for the teacher only by distill.size=.",
+                f"{2 * patch}. Or set distill.size=, which resizes images for the teacher only.",
             )
         if options.patches and not same_grid(recipe, teacher):
             grid = recipe.data.size // recipe.model.patch

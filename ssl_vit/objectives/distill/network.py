@@ -52,9 +52,9 @@ class Distillation(Objective):
         super().__init__(encoder)
         self.pool, self.loss = pool, loss
         is_same_grid = encoder.grid == teacher.grid
-        self.patches = float(is_same_grid) if patches is None else patches
+        self.patch_weight = float(is_same_grid) if patches is None else patches
         self.token_head = nn.Linear(encoder.width, teacher.width)
-        self.patch_head = nn.Linear(encoder.width, teacher.width) if self.patches else None
+        self.patch_head = nn.Linear(encoder.width, teacher.width) if self.patch_weight else None
         self.teacher = Teacher(teacher)
         # Mean features of training images: the best prediction that ignores the image
         self.register_buffer("mean_token_C", torch.zeros(teacher.width))
@@ -97,7 +97,7 @@ class Distillation(Objective):
     def _losses(
         self, token: tuple[Tensor, Tensor], patch: tuple[Tensor | None, Tensor]
     ) -> dict[str, Tensor]:
-        """Compute "loss" and the losses that it is the weighted sum of, for each image.
+        """Compute the loss of each image: token_loss + patch_weight * patch_loss, and both terms.
 
         Args:
             token: The predicted image features (B, C), and the teacher's image features (B, C).
@@ -109,23 +109,23 @@ class Distillation(Objective):
         """
         losses = {"token_loss": self._distance(*token)}
         loss_B = losses["token_loss"]
-        predicted_BNC, taught_BNC = patch
+        predicted_BNC, target_BNC = patch
         if predicted_BNC is not None:
-            losses["patch_loss"] = self._distance(predicted_BNC, taught_BNC).mean(1)
-            loss_B = loss_B + self.patches * losses["patch_loss"]
+            losses["patch_loss"] = self._distance(predicted_BNC, target_BNC).mean(1)
+            loss_B = loss_B + self.patch_weight * losses["patch_loss"]
         return {"loss": loss_B} | losses
 
-    def _distance(self, predicted: Tensor, taught: Tensor) -> Tensor:
+    def _distance(self, predicted: Tensor, target: Tensor) -> Tensor:
         """Return the distance between two features, over the last dimension.
 
         Args:
-            predicted: The student's features, of any length.
-            taught: The teacher's features, normalised by `_normalize`.
+            predicted: The student's features, not normalised.
+            target: The teacher's features, normalised by `_normalize`.
         """
-        with full_precision(taught.device):
+        with full_precision(target.device):
             if self.loss == "cosine":
-                return 1 - F.cosine_similarity(predicted.float(), taught, dim=-1)
-            return F.smooth_l1_loss(predicted.float(), taught, reduction="none").mean(-1)
+                return 1 - F.cosine_similarity(predicted.float(), target, dim=-1)
+            return F.smooth_l1_loss(predicted.float(), target, reduction="none").mean(-1)
 
     @torch.no_grad()
     def fit_baselines(self, batches: Iterable[Batch]) -> None:

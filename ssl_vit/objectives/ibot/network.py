@@ -57,9 +57,9 @@ class MaskedSelfDistillation(SelfDistillation):
     def sample_masks(self, key_B: Tensor) -> Tensor:
         """Choose the masked patches of each global view, bool (X, N).
 
-        No patch of a view is masked with probability `whole`. Otherwise, the number of masked
-        patches is uniform between the bounds of `rate`, and the patches lie in the rectangles that
-        `corruption_order` draws.
+        With probability `whole`, a view stays whole: none of its patches is masked. Otherwise, the
+        number of masked patches is uniform between the bounds of `rate`, and the patches lie in the
+        rectangles that `corruption_order` draws.
 
         Args:
             key_B: Keys of the images, int64.
@@ -70,23 +70,34 @@ class MaskedSelfDistillation(SelfDistillation):
         order_XN = corruption.corruption_order(key_X1, patches, "blocks", 1)
         # Sorting twice gives the rank of each patch in the order
         rank_XN = order_XN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
-        slot = 3 * patches + 4 * corruption.BLOCKS + 4  # corruption_order uses the slots before
+        # Counter of a random number of the view. `corruption_order` uses lower counters: three for
+        # each patch and four for each rectangle
+        slot = 3 * patches + 4 * corruption.BLOCKS + 4
         low, high = self.rates
         count_X1 = low + rng.integers(key_X1, slot, high - low + 1)
+        # Probabilities are compared in integers, in units of 2^-24
         is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
         return (rank_XN < count_X1) & ~is_whole_X1
 
-    def teacher_logits(self, taught_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
-        """Return DINO's entry and an entry for the patch in the middle of each image.
+    def teacher_logits(self, teacher_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
+        """Return the teacher's logits for images, as DINO does, and for one patch of each image.
 
-        A single patch is used, because the logits of all patches might not fit into memory. With
-        all patches, prototypes that only tell where a patch lies would also count as information.
+        The patch is in the middle of the image. There are two reasons against using all patches.
+        Their logits might not fit into memory. And prototypes that only tell where a patch lies in
+        the image would count as information, although they tell nothing about the image.
+
+        Args:
+            teacher_BTD: The teacher's tokens of the images.
+
+        Returns:
+            {metric: (module that turns logits into probabilities, logits (B, K))}.
         """
         side = math.isqrt(self.encoder.patches)
+        # The patch in row side // 2 and column side // 2, after the prefix tokens
         middle = self.encoder.prefix + (side + 1) * (side // 2)
-        logits_BK = self.teacher.head.patches(taught_BTD[:, middle])
+        logits_BK = self.teacher.head.patches(teacher_BTD[:, middle])
         entry = {"patch_information": (self.assign_patches, logits_BK)}
-        return super().teacher_logits(taught_BTD) | entry
+        return super().teacher_logits(teacher_BTD) | entry
 
     def forward(self, batch: Batch) -> Output:
         image_X3HW = self.global_views(batch)
@@ -94,24 +105,27 @@ class MaskedSelfDistillation(SelfDistillation):
         x_XND = self.encoder.patch(image_X3HW)
         x_XND = torch.where(masked_XN[..., None], self.mask_D.to(x_XND.dtype), x_XND)
         h_XTD = self.encoder(x_XND)
-        taught_XTD = self.teacher_tokens(image_X3HW)
-        view_B, metrics = self.class_token_loss(h_XTD, taught_XTD, batch)
-        patch_B = self._patch_loss(h_XTD, taught_XTD, masked_XN)
+        teacher_XTD = self.teacher_tokens(image_X3HW)
+        view_B, metrics = self.class_token_loss(h_XTD, teacher_XTD, batch)
+        patch_B = self._patch_loss(h_XTD, teacher_XTD, masked_XN)
         metrics |= sums(view_loss=view_B, patch_loss=patch_B)
         return self.output(view_B + self.weight * patch_B, metrics, h_XTD)
 
-    def _patch_loss(self, h_XTD: Tensor, taught_XTD: Tensor, masked_XN: Tensor) -> Tensor:
+    def _patch_loss(self, h_XTD: Tensor, teacher_XTD: Tensor, masked_XN: Tensor) -> Tensor:
         """Return the mean cross-entropy of the masked patches of each image, (B,).
+
+        The mean is taken over the masked patches of a view, then over the V views of an image.
+        X = V B is the number of views of all images.
 
         Args:
             h_XTD: The student's tokens of the global views.
-            taught_XTD: The teacher's tokens of the global views.
+            teacher_XTD: The teacher's tokens of the global views.
             masked_XN: Whether each patch is masked, bool.
         """
         prefix, patches = self.encoder.prefix, self.encoder.patches
         logits_XNK = self.head.patches(h_XTD[:, prefix:].flatten(0, 1)).unflatten(0, (-1, patches))
         with torch.no_grad():
-            teacher_logits = self.teacher.head.patches(taught_XTD[:, prefix:].flatten(0, 1))
+            teacher_logits = self.teacher.head.patches(teacher_XTD[:, prefix:].flatten(0, 1))
             p_XNK = self.assign_patches(teacher_logits, masked_XN.flatten())
             p_XNK = p_XNK.unflatten(0, (-1, patches))
         with full_precision(logits_XNK.device):

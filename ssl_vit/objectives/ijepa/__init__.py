@@ -71,8 +71,8 @@ class IjepaDeclaration(ObjectiveDeclaration):
   year      = {2023}
 }"""
     figure = (
-        "held-out images, the patches that the encoder saw, and the similarity of predicted and"
-        " true features in the target blocks, from opposite (black) to equal direction (white)"
+        "held-out images, the patches that the encoder saw, and the cosine similarity of predicted"
+        " and true features in the target blocks, from -1 (black) to 1 (white)"
     )
     options = Group("ijepa", IjepaOptions)
     pool = "avg"  # the class token gets no loss
@@ -99,9 +99,9 @@ class IjepaDeclaration(ObjectiveDeclaration):
             raise recipe.error(
                 "ijepa.blocks",
                 f"{options.blocks} target blocks of {target_count(recipe)} patches may leave only "
-                f"{max(0, remaining)} of {recipe.patches} patches, and ijepa.visible needs "
-                f"{visible_count(recipe)}. Use fewer blocks or a smaller ijepa.area or "
-                "ijepa.visible.",
+                f"{max(0, remaining)} of {recipe.patches} patches to the encoder, which must see "
+                f"{visible_count(recipe)} (ijepa.visible). Use fewer blocks or a smaller "
+                "ijepa.area or ijepa.visible.",
             )
         check_decoder(recipe, "ijepa")
 

@@ -69,22 +69,24 @@ class BlockMasks(nn.Module):
         """Choose visible and target patches for images with these keys (int64)."""
         key_B1 = rng.stream(key_B, STREAM)[:, None]
         number_M = torch.arange(self.blocks, device=key_B.device)
-        covers_BMN = self._drawn(key_B1, number_M, self.target_S2)
-        target_BMK = self._trimmed(key_B1, number_M, covers_BMN)
-        in_context_BN = self._drawn(key_B1, number_M[-1:] + 1, self.context_S2)[:, 0]
-        # The encoder sees patches of low rank first: 0 in the context block, 1 elsewhere, 2 trimmed
-        # off a target block, 3 predicted, which it never sees
+        covers_BMN = self._draw_blocks(key_B1, number_M, self.target_S2)
+        target_BMK = self._trim_blocks(key_B1, number_M, covers_BMN)
+        # The context block is drawn like a target block whose number follows the last
+        in_context_BN = self._draw_blocks(key_B1, number_M[-1:] + 1, self.context_S2)[:, 0]
+        # The encoder sees the patches of the lowest ranks. Rank 0: in the context block. 1: in no
+        # block. 2: in a target block, but not predicted. 3: predicted, and never seen
         rank_BN = torch.where(covers_BMN.any(1), 2, (~in_context_BN).long())
         rank_BN = rank_BN.scatter(1, target_BMK.flatten(1), 3)
-        return Blocks(self._first(key_B1, rank_BN), target_BMK)
+        return Blocks(self._select_visible(key_B1, rank_BN), target_BMK)
 
-    def _drawn(self, key_B1: Tensor, number_M: Tensor, size_S2: Tensor) -> Tensor:
+    def _draw_blocks(self, key_B1: Tensor, number_M: Tensor, size_S2: Tensor) -> Tensor:
         """Draw blocks of random sizes and positions, and return which patches each block covers.
 
         Args:
             key_B1: Random streams of the images.
-            number_M: Numbers of the blocks, which select their random numbers.
-            size_S2: Possible numbers of rows and columns.
+            number_M: Numbers of the blocks. Block m has the random numbers 4 m (size), 4 m + 1
+                (top) and 4 m + 2 (left) of the stream.
+            size_S2: The S possible sizes of a block, as pairs (rows, columns).
 
         Returns:
             Bool (B, M, N).
@@ -96,8 +98,11 @@ class BlockMasks(nn.Module):
         left_BM = rng.integers(key_B1, slot_M + 2, self.side - width_BM + 1)
         return corruption.covered(self.side, top_BM, left_BM, height_BM, width_BM)
 
-    def _trimmed(self, key_B1: Tensor, number_M: Tensor, covers_BMN: Tensor) -> Tensor:
+    def _trim_blocks(self, key_B1: Tensor, number_M: Tensor, covers_BMN: Tensor) -> Tensor:
         """Return the K patches of each target block that are predicted, int64 (B, M, K).
+
+        With equal probability, these are the first or the last K patches of the block, row by row.
+        So the same number of patches is predicted for blocks of all sizes.
 
         Args:
             key_B1: Random streams of the images.
@@ -106,13 +111,14 @@ class BlockMasks(nn.Module):
         """
         patches = self.side**2
         index_N = torch.arange(patches, device=key_B1.device)
+        # The fourth random number of block m, after those of `_draw_blocks`, is 0 or 1
         from_last_BM = rng.integers(key_B1, SLOTS * number_M + 3, 2) == 1
         order_BMN = torch.where(from_last_BM[..., None], patches - 1 - index_N, index_N)
         order_BMN = torch.where(covers_BMN, order_BMN, patches)  # patches outside come last
         index_BMN = order_BMN.argsort(dim=-1, stable=True)
         return index_BMN[..., : self.target_patches].sort(dim=-1).values
 
-    def _first(self, key_B1: Tensor, rank_BN: Tensor) -> Tensor:
+    def _select_visible(self, key_B1: Tensor, rank_BN: Tensor) -> Tensor:
         """Return the V patches of lowest rank, int64 (B, V). Hashes decide between equal ranks."""
         slot_N = SLOTS * (self.blocks + 1) + torch.arange(self.side**2, device=key_B1.device)
         order_BN = (rank_BN << 31) | rng.top_bits(rng.bits(key_B1, slot_N), 31)

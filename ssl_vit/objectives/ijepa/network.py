@@ -50,11 +50,12 @@ class Predictor(Decoder):
         prefix_BPW = x_BTW[:, : self.prefix]
         visible_BVW = x_BTW[:, self.prefix :] + position_NW[visible_BV]
         target_BMKW = self.mask_token + position_NW[target_BMK]
-        blocks, block_patches = target_BMK.shape[1:]
+        num_blocks, block_patches = target_BMK.shape[1:]
+        # Under autocast, adding the float32 positions has made the visible patches float32
         context_BTW = torch.cat([prefix_BPW.to(visible_BVW.dtype), visible_BVW], 1)
-        context_XTW = repeat(context_BTW, "b t w -> (b m) t w", m=blocks)
+        context_XTW = repeat(context_BTW, "b t w -> (b m) t w", m=num_blocks)
         x_XTW = self.blocks(torch.cat([context_XTW, target_BMKW.flatten(0, 1)], 1))
-        return self.norm(x_XTW[:, -block_patches:]).unflatten(0, (-1, blocks))
+        return self.norm(x_XTW[:, -block_patches:]).unflatten(0, (-1, num_blocks))
 
 
 class FeaturePrediction(Objective):
@@ -100,7 +101,9 @@ class FeaturePrediction(Objective):
         blocks = self.masks(batch.key)
         h_BND = self._teacher_features(batch.image)
         predicted_BMKD = self._predict(batch.image, blocks)
-        loss_BMKD = F.smooth_l1_loss(predicted_BMKD, _of_targets(blocks, h_BND), reduction="none")
+        loss_BMKD = F.smooth_l1_loss(
+            predicted_BMKD, _select_targets(blocks, h_BND), reduction="none"
+        )
         loss_B = loss_BMKD.mean((1, 2, 3))
         # Standard deviation of a channel over an image's patches, 0 if all features are equal
         spread_B = h_BND.std(1, correction=0).mean(-1)
@@ -121,14 +124,15 @@ class FeaturePrediction(Objective):
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         """Draw the images, the visible patches, and the similarity of predicted and true features.
 
-        The similarity is black for opposite and white for equal directions.
+        The similarity is the cosine, from -1 (black) to 1 (white). Patches that are in no target
+        block show the image.
         """
         blocks = self.masks(batch.key)
-        true_BMKD = _of_targets(blocks, self._teacher_features(batch.image))
+        true_BMKD = _select_targets(blocks, self._teacher_features(batch.image))
         predicted_BMKD = self._predict(batch.image, blocks)
         # From the range [-1, 1] of the cosine to [0, 1]
         similarity_BMK = (1 + F.cosine_similarity(predicted_BMKD, true_BMKD, dim=-1)) / 2
-        # The mean for a patch in several blocks, -1 for a patch in no block
+        # A patch in several blocks gets the mean similarity. A patch in no block is marked by -1
         similarity_BN = similarity_BMK.new_full((len(similarity_BMK), self.encoder.patches), -1)
         similarity_BN = similarity_BN.scatter_reduce(
             1, blocks.target_BMK.flatten(1), similarity_BMK.flatten(1), "mean", include_self=False
@@ -141,13 +145,14 @@ class FeaturePrediction(Objective):
         panels = {
             "original": pixel_BNX,
             "visible": pixel_BNX.masked_fill(hidden_BN[..., None], GREY),
+            # Pixels of the image where the similarity is marked as missing
             "similarity": torch.where(similarity_BN[..., None] < 0, pixel_BNX, level_BN[..., None]),
         }
         grid = self.encoder.grid
         return {title: join_patches(panel_BNX, grid) for title, panel_BNX in panels.items()}
 
 
-def _of_targets(blocks: Blocks, h_BND: Tensor) -> Tensor:
+def _select_targets(blocks: Blocks, h_BND: Tensor) -> Tensor:
     """Select the features of the target blocks, (B, M, K, D), from those of all patches."""
     num_blocks = blocks.target_BMK.shape[1]
     return gather_tokens(h_BND, blocks.target_BMK.flatten(1)).unflatten(1, (num_blocks, -1))

@@ -13,14 +13,15 @@ Size = tuple[int, int]  # rows, columns
 
 
 def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]:
-    """Return the sizes of blocks for a grid of STEPS x STEPS areas and aspects.
+    """Return the possible sizes (rows, columns) of blocks, for STEPS x STEPS areas and aspects.
 
-    A size that several areas and aspects produce is listed several times, so drawing an entry of
-    the list is like drawing area and aspect.
+    A size that several pairs of area and aspect produce is listed several times. Therefore a random
+    entry of the list is distributed like the size for a random area and a random aspect.
 
-    Sizes are rounded as in the authors' multiblock.py (`_sample_block_size`). Sizes that rounding
-    leaves with fewer patches than the smallest area are left out, because all blocks are trimmed to
-    the smallest size. If all sizes are that small, only the largest sizes are kept.
+    Sizes are rounded to whole patches as in the authors' multiblock.py (`_sample_block_size`). All
+    blocks are later trimmed to the number of patches of the smallest size in the list. So that this
+    number is not too small, sizes with fewer patches than the smallest area are left out. If
+    rounding makes all sizes smaller than that, only the largest sizes are kept.
 
     Args:
         side: Side of the image, in patches.
@@ -31,7 +32,9 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
     areas = [_between(area, share) for share in shares]
     aspects = [_between(aspect, share) for share in shares]
     sizes = [_size(side, image_share, ratio) for image_share in areas for ratio in aspects]
-    fewest_patches = min(selected_count(area[0], side**2), max(map(math.prod, sizes)))
+    patches_of_smallest_area = selected_count(area[0], side**2)
+    most_patches = max(map(math.prod, sizes))
+    fewest_patches = min(patches_of_smallest_area, most_patches)
     return [size for size in sizes if math.prod(size) >= fewest_patches]
 
 

@@ -29,21 +29,23 @@ class Joint(Objective):
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
-        mixing_options = [part.mixes_images for _, part in self._all() if part.mixes_images]
+        mixing_options = [
+            part.mixes_images for _, part in self._trained_parts() if part.mixes_images
+        ]
         self.mixes_images = mixing_options[0] if mixing_options else ""
-        self.baselines_move = any(part.baselines_move for _, part in self._all())
+        self.baselines_move = any(part.baselines_move for _, part in self._trained_parts())
         self._freeze_idle()
 
     def averages(self, progress: float) -> Averages:
         """Return the momentum and the averages of the part with a teacher."""
-        averages = [part.averages(progress) for _, part in self._all()]
+        averages = [part.averages(progress) for _, part in self._trained_parts()]
         # Parts without a teacher have a momentum of 1, which is the largest momentum
         return min(averages, key=lambda pair: pair[0])
 
     def forward(self, batch: Batch) -> Output:
         losses: list[Tensor] = []
         metrics: Metrics = {}
-        for name, part in self._all():
+        for name, part in self._trained_parts():
             output = part(batch)
             losses.append(self.weights[name] * output.loss)
             metrics |= {f"{name}/{key}": pair for key, pair in output.metrics.items()}
@@ -52,13 +54,14 @@ class Joint(Objective):
         return Output(loss, base.sums(loss=loss.expand(len(batch.key))) | metrics)
 
     def combine_means(self, means: Means) -> Means:
-        """Return the means with the weighted sum of the parts' mean losses as "loss".
+        """Return the means, in which "loss" is the weighted sum of the parts' mean losses.
 
-        The mean of "loss" over device batches would depend on how labels are distributed over the
-        device batches. A part that saw no labelled image adds nothing, because it had no gradient.
-        If no part has a loss, the result has no "loss".
+        A device batch is the part of a batch that a process computes at once. The mean of the
+        device batches' losses is replaced, because it would depend on how labelled images are
+        distributed over the device batches. A part that saw no labelled image has no mean loss and
+        adds nothing, because it had no gradient. If no part has a loss, the result has no "loss".
         """
-        parts = [name for name, _ in self._all() if f"{name}/loss" in means]
+        parts = [name for name, _ in self._trained_parts() if f"{name}/loss" in means]
         if not parts:
             return {name: pair for name, pair in means.items() if name != "loss"}
         total = sum(self.weights[name] * means[f"{name}/loss"][0] for name in parts)
@@ -66,39 +69,40 @@ class Joint(Objective):
         return means | {"loss": (total, num_images)}
 
     def logits(self, batch: Batch) -> Tensor:
-        return dict(self._all())["supervised"].logits(batch)
+        return dict(self._trained_parts())["supervised"].logits(batch)
 
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
         batches = list(batches)  # an iterator could be read only once
-        for _, part in self._all():
+        for _, part in self._trained_parts():
             part.fit_baselines(batches)
 
     def baselines(self, batch: Batch) -> Metrics:
         return {
             f"{name}/{key}": pair
-            for name, part in self._all()
+            for name, part in self._trained_parts()
             for key, pair in part.baselines(batch).items()
         }
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         """Return the panels of the first part that has panels."""
-        for _, part in self._all():
+        for _, part in self._trained_parts():
             panels = part.panels(batch)
             if panels:
                 return panels
         return {}
 
     def _freeze_idle(self) -> None:
-        """Freeze the parameters that only parts of weight 0 would train.
+        """Freeze the parameters that are used only by parts of weight 0.
 
-        Such parameters never get a gradient. DDP would wait for their gradients forever, and ZeRO,
-        which updates flat tensors, would apply weight decay to them.
+        A part is one of the objectives whose losses are added up. A part of weight 0 does not run,
+        so these parameters never get a gradient. DDP would wait for their gradients forever, and
+        ZeRO, which updates flat tensors, would apply weight decay to them.
         """
-        trained = {id(p) for _, part in self._all() for p in part.parameters()}
+        trained = {id(p) for _, part in self._trained_parts() for p in part.parameters()}
         for p in self.parameters():
             p.requires_grad_(p.requires_grad and id(p) in trained)
 
-    def _all(self) -> list[tuple[str, Objective]]:
+    def _trained_parts(self) -> list[tuple[str, Objective]]:
         """Return the parts whose weight is not 0."""
         return [
             (name, part)

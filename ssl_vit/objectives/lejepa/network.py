@@ -89,8 +89,20 @@ class JointEmbedding(Objective):
         return Output(loss_B.mean(), metrics)
 
     def _sigreg(self, z_BVC: Tensor) -> Tensor:
-        """Return SIGReg of the embeddings, averaged over all views, a scalar."""
-        key_1 = torch.zeros_like(self.key_1)
+        """Return SIGReg of the embeddings, averaged over all views, a scalar.
+
+        SIGReg measures how far embeddings are from a standard normal distribution. They are
+        projected onto random directions, and the result is the mean of Epps and Pulley's statistic
+        over all directions (see `distance_from_normal`). The statistic grows with the number of
+        images.
+
+        Training uses the images of all processes and new directions in each step. Evaluation uses
+        the images of this batch and always the same directions, so that results can be compared.
+
+        Args:
+            z_BVC: Embeddings of V views of B images.
+        """
+        key_1 = torch.zeros_like(self.key_1)  # the random key of the directions in evaluation
         images = len(z_BVC)
         mean: Callable[[Tensor], Tensor] = partial(torch.mean, dim=0)
         if self.training:
@@ -98,6 +110,7 @@ class JointEmbedding(Objective):
             images *= global_batch.processes()
             mean = global_batch.mean
         direction_CM = directions(key_1, z_BVC.shape[-1], self.slices)
+        # The statistic is the distance times the number of images
         return images * distance_from_normal(z_BVC @ direction_CM, mean).mean()
 
 
@@ -109,6 +122,7 @@ def directions(key_1: Tensor, width: int, count: int) -> Tensor:
         width: Length C of the vectors.
         count: Number M of directions.
     """
+    # Counters in the key's random stream. Each number takes two: 2 x and 2 x + 1
     slot_X = 2 * torch.arange(width * count, device=key_1.device)
     # Normally distributed numbers by the method of Box and Muller
     radius_X = (-2 * (1 - rng.uniform(key_1, slot_X)).log()).sqrt()
@@ -119,11 +133,15 @@ def directions(key_1: Tensor, width: int, count: int) -> Tensor:
 def distance_from_normal(x_BVM: Tensor, mean: Callable[[Tensor], Tensor]) -> Tensor:
     """Measure how far numbers are from a standard normal distribution, for each view and direction.
 
-    The statistic of Epps and Pulley, divided by the number of images, is the integral over t of
-    |f(t) - n(t)|^2 n(t). Here f is the characteristic function of the numbers, and n(t) =
-    exp(-t^2 / 2) the characteristic function of the normal distribution. The integral uses the
-    trapezoidal rule (algorithm 1). The integrand is even in t and 0 at t = 0, so the points with
-    t > 0 are enough.
+    The result is the integral over t of
+
+        |f(t) - n(t)|^2 n(t),
+
+    where f is the characteristic function of the numbers, and n(t) = exp(-t^2 / 2) that of the
+    standard normal distribution. Multiplied by the number of images, it is the statistic of Epps
+    and Pulley. The integral uses the trapezoidal rule from -END to END (LeJEPA: Balestriero and
+    LeCun, 2025, algorithm 1). The integrand is even in t and 0 at t = 0, so the points with t > 0
+    are enough.
 
     Args:
         x_BVM: Embeddings of the views, projected onto each direction.

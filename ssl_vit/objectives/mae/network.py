@@ -81,6 +81,7 @@ class Decoder(nn.Module):
         images, _, width = visible_BVW.shape
         patches = len(self.position_TW) - self.prefix
         mask_BNW = self.mask_token.to(x_BTW.dtype).expand(images, patches, width)
+        # Rows of the visible patches among the R = B N patches of all images
         rows = token_rows(visible_BV, patches)
         patch_RW = mask_BNW.flatten(0, 1).index_copy(0, rows, visible_BVW.flatten(0, 1))
         patch_BNW = patch_RW.view(images, patches, width)

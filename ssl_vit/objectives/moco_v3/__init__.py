@@ -51,7 +51,7 @@ class MocoDeclaration(ObjectiveDeclaration):
         if recipe.group(MocoOptions).freeze_patches and model.hybrid:
             raise recipe.error(
                 "moco.freeze_patches",
-                f"model={model.name} has a ResNet in front. Use moco.freeze_patches=false.",
+                f"model={model.name} begins with a ResNet. Use moco.freeze_patches=false.",
             )
 
 

@@ -102,12 +102,17 @@ class MomentumContrast(Objective):
         return {name: value for name, value in super().heads().items() if COPY not in name}
 
     def averages(self, progress: float) -> teacher.Averages:
-        """Return the momentum and the pairs of weights that move the copy.
+        """Return the momentum, and the pairs (weight of the momentum copy, weight of the original).
 
-        The momentum is that of the authors' option `--moco-m-cos`.
+        The momentum rises from `first_momentum` to 1 along a cosine, as with the authors' option
+        `--moco-m-cos`. `Objective.averages` says how the copy moves.
+
+        Args:
+            progress: Share of the run that is done after the step, from 0 to 1.
         """
         momentum = teacher.cosine_momentum(self.first_momentum, progress)
-        copies = [(self.momentum.encoder, self.encoder), (self.momentum.projector, self.projector)]
+        copy = self.momentum  # a `MomentumCopy`
+        copies = [(copy.encoder, self.encoder), (copy.projector, self.projector)]
         return momentum, teacher.pair_parameters(*copies)
 
     def forward(self, batch: Batch) -> Output:
@@ -125,12 +130,16 @@ class MomentumContrast(Objective):
     def _contrast(self, q_BC: Tensor, k_BC: Tensor) -> tuple[Tensor, Tensor]:
         """Compare each query with the keys of all images.
 
+        Each query should be most similar to the key of the same image. The loss is the function ctr
+        of algorithm 1: the cross-entropy (equation 1) times 2 temperature. This factor makes
+        training less sensitive to the temperature.
+
         Args:
             q_BC: Queries of a view.
             k_BC: Keys of the other view.
 
         Returns:
-            The loss ctr of each query (B,), and whether the nearest key belongs to the same image,
+            The loss of each query (B,), and whether the most similar key belongs to the same image,
             bool (B,).
         """
         # In bfloat16, similarities / temperature would be rounded to 2 or 3 digits
@@ -146,10 +155,13 @@ class MomentumContrast(Objective):
         return 2 * self.temperature * loss_B, correct_B
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the loss and the accuracy of choosing a key of the batch at random."""
+        """Return the loss and the accuracy of choosing a key of the batch at random.
+
+        Each of n images is then right with probability 1 / n. The cross-entropy is log(n).
+        """
         images = len(batch.key)
         num_images = torch.tensor(float(images), dtype=torch.float64, device=batch.key.device)
-        # ctr, summed over the views, is 2 temperature times a cross-entropy, here log(images)
+        # As in `_contrast`, the loss of a view is 2 temperature times the cross-entropy
         loss = VIEWS * 2 * self.temperature * math.log(images)
         return {
             "chance_loss": (num_images * loss, num_images),

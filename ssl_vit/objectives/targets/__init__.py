@@ -50,7 +50,7 @@ class MeanChannels(TargetDeclaration):
 
 class SquaredPixels(TargetDeclaration):
     name = "pixels"
-    sentence = "the pixels, with squared error"
+    sentence = "the pixels, compared by squared error"
     any_channels = True
     error = "square"  # name of a function of torch
 
@@ -65,13 +65,13 @@ class SquaredPixels(TargetDeclaration):
 
 class AbsolutePixels(SquaredPixels):
     name = "pixels_l1"
-    sentence = "the pixels, with absolute error"
+    sentence = "the pixels, compared by absolute error"
     error = "abs"
 
 
 class NormalizedPixels(TargetDeclaration):
     name = "normalized_pixels"
-    sentence = "the pixels, normalised by mean and variance of the patch, with squared error"
+    sentence = "the pixels, normalised by mean and variance of the patch, compared by squared error"
     drawn = NORMALIZED
     any_channels = True
 
@@ -90,7 +90,9 @@ class Gradients(TargetDeclaration):
   booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
   year      = {2022}
 }"""
-    sentence = "histograms of oriented gradients in cells of 8 x 8 pixels, with squared error"
+    sentence = (
+        "histograms of oriented gradients in cells of 8 x 8 pixels, compared by squared error"
+    )
     drawn = "histograms of oriented gradients, drawn as strokes along the edges"
     patch_multiple = CELL
     any_channels = True
@@ -127,11 +129,11 @@ class TeacherFeatures(TargetDeclaration):
 }"""
     sentence = (
         "features of a teacher that sees the whole image and is a running average of the encoder"
-        " (mean of the last normalised blocks), with smooth L1"
+        " (mean over the normalised outputs of the last blocks), compared by smooth L1"
     )
     drawn = (
-        "three channels of the features as colours (features of the teacher, or of the encoder if"
-        " an export is drawn)"
+        "the first three channels of the features as red, green and blue (features of the teacher,"
+        " or of the encoder if an export is drawn)"
     )
     options = Group("data2vec", TeacherOptions)
     any_channels = True

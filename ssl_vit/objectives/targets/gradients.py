@@ -28,8 +28,11 @@ ORIENTATIONS = 9
 def cell_histograms(image_BCHW: Tensor) -> Tensor:
     """Return the histogram of gradient directions of each cell, float32 (B, C, Y, X, 9).
 
-    Each histogram has length 1, or 0 in a cell without gradients. The assignment to bins is exact
-    for images of 16 bits or less.
+    The cells are squares of CELL x CELL pixels, in Y rows and X columns. The direction of a
+    gradient is its angle from the y axis (downwards), from 0 to pi, because opposite directions
+    count as equal. The 9 bins divide this range equally. Each histogram has length 1, or 0 in a
+    cell without gradients. For images of 16 bits or less, no gradient gets into a wrong bin by
+    rounding, because float32 holds the differences of pixels exactly.
 
     Args:
         image_BCHW: Integer images, with sides that are multiples of CELL.
@@ -41,10 +44,11 @@ def cell_histograms(image_BCHW: Tensor) -> Tensor:
     dx_BCHW = y_sum[..., :-2] - y_sum[..., 2:]
     dy_BCHW = x_sum[..., :-2, :] - x_sum[..., 2:, :]
     length_BCHW = (dx_BCHW.square() + dy_BCHW.square()).sqrt()
-    # Of two opposite directions take the one below pi, decided without rounding
+    # Reverse gradients with an angle of pi or more. The signs of exact integers decide
     opposite = (dx_BCHW < 0) | ((dx_BCHW == 0) & (dy_BCHW < 0))
     dx = torch.where(opposite, -dx_BCHW, dx_BCHW).double()
     dy = torch.where(opposite, -dy_BCHW, dy_BCHW).double()
+    # atan2(dx, dy) is the angle from the y axis; atan2(dy, dx) would be the angle from the x axis
     bin_BCHW = (torch.atan2(dx, dy) * (ORIENTATIONS / math.pi)).floor()
     cells = {"p": CELL, "q": CELL}
     sums = [
@@ -67,13 +71,15 @@ class GradientHistograms(Regression):
     def __init__(self, patch: int, channels: int) -> None:
         super().__init__()
         self.patch = patch
-        self.cells = {"y": patch // CELL, "x": patch // CELL}
+        self.cells_of_patch = {"y": patch // CELL, "x": patch // CELL}
         self.num_outputs = channels * ORIENTATIONS * (patch // CELL) ** 2
         self.register_buffer("mean_A", torch.zeros(self.num_outputs))
 
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
         histograms = cell_histograms(image_B3HW)
-        return rearrange(histograms, "b c (h y) (w x) k -> b (h w) (c k y x)", **self.cells)
+        return rearrange(
+            histograms, "b c (h y) (w x) k -> b (h w) (c k y x)", **self.cells_of_patch
+        )
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
         self.mean_A.copy_(mean_truth(map(self.ground_truth, images)))
@@ -86,16 +92,26 @@ class GradientHistograms(Regression):
         return {"variance": self.mean_A, "neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Draw a stroke along the edge for each bin of a cell, as bright as the bin is large."""
+        """Draw the histogram of each cell as strokes, uint8 (B, N, P, P, 3).
+
+        Each of the 9 bins of a cell has a stroke through the middle of the cell, along the edges
+        that the bin counts: perpendicular to the gradients. Its brightness is the bin's value.
+
+        Args:
+            truth_BN: Histograms of the cells of each patch, as `ground_truth` returns them.
+        """
         bins = torch.arange(ORIENTATIONS, device=truth_BN.device)
+        # Middle of each bin, as the angle of the gradient from the y axis
         angle_K = (bins + 0.5) * math.pi / ORIENTATIONS
         offset = torch.arange(CELL, device=truth_BN.device) - (CELL - 1) / 2
         y, x = offset[:, None, None], offset[:, None]
-        # A stroke is 1 px wide: its brightness falls linearly with the distance from its line
+        # The gradient has the direction (x, y) = (sin, cos), so |x sin + y cos| is the distance of
+        # a pixel from the edge. The brightness falls linearly to 0 at a distance of 1 pixel
         stroke_PQK = (1 - (x * angle_K.sin() + y * angle_K.cos()).abs()).clamp(min=0)
         histograms = rearrange(
-            truth_BN.float(), "b n (c k y x) -> b n y x k c", k=ORIENTATIONS, **self.cells
+            truth_BN.float(), "b n (c k y x) -> b n y x k c", k=ORIENTATIONS, **self.cells_of_patch
         )
+        # b images, n patches, y x cells of a patch, p q pixels of a cell, k bins, c channels
         picture = einsum(histograms, stroke_PQK, "b n y x k c, p q k -> b n y p x q c")
         levels = (255 * picture).round().clamp(0, 255).to(torch.uint8)
         return shown_channels(rearrange(levels, "b n y p x q c -> b n (y p) (x q) c"), -1)

@@ -1,4 +1,6 @@
-"""Compute the targets of masked patch prediction and masked autoencoders (paper, B.1.2).
+"""Compute the targets of masked patch prediction and masked autoencoders.
+
+"The paper" is that of the Vision Transformer (Dosovitskiy et al., 2021), appendix B.1.2.
 
 Targets are colour classes, computed in integers from the bytes, or pixels.
 
@@ -35,9 +37,9 @@ def patch_sums(image_B3HW: Tensor, patch: int) -> Tensor:
 def channel_bins(sum_C: Tensor, pixels: Tensor | int, pixel_range: tuple[int, int]) -> Tensor:
     """Return the bin of each channel's mean, int64 (..., C), 0 .. 7.
 
-    The bin is floor(8 v), where v is the mean, scaled from `pixel_range` to [0, 1]. The mean 1.0
-    belongs to bin 7 (paper, B.1.2: "3-bit mean color"). The bin is computed in integers, so it is
-    exact for every sum, also at the edges of bins.
+    This is the "3-bit mean color" of Dosovitskiy et al. (2021, B.1.2). The bin is floor(8 v), where
+    v is the mean, scaled from `pixel_range` to [0, 1]. The mean 1.0 belongs to bin 7. The bin is
+    computed in integers, so it is exact for every sum, also at the edges of bins.
 
     Args:
         sum_C: Sums of pixel values, integers (..., C).
@@ -64,7 +66,10 @@ def color_class(sum_3: Tensor, pixels: Tensor | int) -> Tensor:
 
 
 def mean_color(image_B3HW: Tensor, patch: int) -> Tensor:
-    """Return the class of each patch's mean colour, int64 (B, N) (target 1 of B.1.2).
+    """Return the class of each patch's mean colour, int64 (B, N).
+
+    The 512 classes are the colours with 3 bits per channel (`color_class`). This is the first
+    target of Dosovitskiy et al. (2021, B.1.2).
 
     Args:
         image_B3HW: Images, uint8.
@@ -74,7 +79,10 @@ def mean_color(image_B3HW: Tensor, patch: int) -> Tensor:
 
 
 def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
-    """Return the class of each cell's mean colour, int64 (B, N, cells^2) (target 2 of B.1.2).
+    """Return the class of each cell's mean colour, int64 (B, N, cells^2).
+
+    A patch is divided into cells x cells squares. With 4 x 4 cells, this is the second target of
+    Dosovitskiy et al. (2021, B.1.2).
 
     Args:
         image_B3HW: Images, uint8.
@@ -83,6 +91,7 @@ def grid_color(image_B3HW: Tensor, patch: int, cells: int) -> Tensor:
     """
     side = patch // cells
     rows = image_B3HW.shape[-2] // side
+    # `mean_color` of patches with the size of a cell: R rows and C columns of cells in an image
     class_BRC = rearrange(mean_color(image_B3HW, side), "b (h w) -> b h w", h=rows)
     return rearrange(class_BRC, "b (h c) (w d) -> b (h w) (c d)", c=cells, d=cells)
 
@@ -97,14 +106,16 @@ def class_color(class_N: Tensor) -> Tensor:
         Colours, uint8 (..., 3).
     """
     bins = torch.stack([class_N // 64, class_N // 8 % 8, class_N % 8], -1)
-    return (bins * 255 // 8 + 16).to(torch.uint8)  # a bin begins at 255 / 8 times its number
+    # A bin is 255 / 8 levels wide, about 32, so its middle is 16 levels above its beginning
+    return (bins * 255 // 8 + 16).to(torch.uint8)
 
 
 def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
     """Find the nearest uncorrupted patches of each patch.
 
     Square rings of patches surround each patch. Its neighbours are the uncorrupted patches of the
-    nearest ring that has any. If all patches of an image are corrupted, no patch has neighbours.
+    nearest ring that has any. If all patches of an image are corrupted, no patch has neighbours. If
+    only one patch is not corrupted, it is its own neighbour.
 
     Args:
         image_B3HW: The images, of which only the size is used.
@@ -121,7 +132,7 @@ def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
     rows_apart_NN = (row_N[:, None] - row_N).abs()
     columns_apart_NN = (column_N[:, None] - column_N).abs()
     ring_NN = torch.maximum(rows_apart_NN, columns_apart_NN)
-    # Put the patch itself and corrupted patches beyond every ring
+    # Give the patch itself and corrupted patches the number of a ring beyond all others
     outside = rows + columns
     corrupted_B1N = corrupted_BN[:, None, :]
     ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(corrupted_B1N, outside)
@@ -198,8 +209,9 @@ class Target(RequiresMethods):
             truth_BK: Ground truth of the same patches, (B, K, ...).
 
         Returns:
-            {name: values (B, K)}. "loss" is required and is a mean over the outputs of a patch.
-            "accuracy" and the metrics of the target's declaration are optional.
+            {name: values (B, K)}. "loss" is required: for each patch, the loss averaged over the
+            outputs of the patch. "accuracy" and the metrics of the target's declaration are
+            optional.
         """
 
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
@@ -225,9 +237,9 @@ class Target(RequiresMethods):
         """
 
     def averages(self, progress: float, encoder: Encoder) -> Averages:
-        """Return the momentum of the target's teacher, and the pairs of weights that move it.
+        """Return the momentum of the target's teacher, and pairs (teacher's, encoder's weight).
 
-        See `Objective.averages`. A target without a teacher returns no pairs.
+        See `Objective.averages`. The default is for targets without a teacher: no pairs.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
@@ -317,6 +329,7 @@ class Classes(Target):
         """
         truth_BNA = self.ground_truth(image_B3HW)
         near_BNA = self.neighbors_class(image_B3HW, corrupted_BN)
+        # Frequencies of the V classes, in R tables: one for each part of a patch, or one for all
         share_RV = self.count_RV.double() / self.count_RV.sum(-1, keepdim=True)
         entropy = torch.special.entr(share_RV).sum(-1).mean()
         return {
@@ -484,14 +497,22 @@ class Pixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the mean pixel of training images, and the mean pixel of the neighbours."""
+        """Return the mean pixel of training images, and the mean pixel of the neighbours.
+
+        Returns:
+            "variance": The mean pixel of training images, whose squared error is the variance of
+                the pixels.
+            "neighbors_error": The mean pixel of the patch's `neighbors`.
+        """
         sums_BN3, num_pixels_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
         mean = torch.tensor(self.mean, device=sums_BN3.device)
         std = torch.tensor(self.std, device=sums_BN3.device)
         lowest, highest = self.pixel_range
+        # From pixel values to [0, 1], then normalised like the input of the encoder
         share_BN3 = (sums_BN3 / num_pixels_BN[..., None] - lowest) / (highest - lowest)
         near_BN3 = (share_BN3 - mean) / std
         return {
+            # The mean over training images, not the mean of the normalisation
             "variance": self.repeat_for_pixels(self.mean_3),
             "neighbors_error": self.repeat_for_pixels(near_BN3),
         }
@@ -523,8 +544,9 @@ class NormalizedPixels(PixelValues):
         """Return the values that the two baselines predict.
 
         Returns:
-            "zero": 0, which is the mean of every patch. The error of a patch with n = C P^2 values
-                is (n - 1) / n, or 0 if all values of the patch are equal.
+            "zero": 0, which is the mean of every patch. A patch has n = C P^2 values, which are
+                divided by the root of their unbiased variance. So the mean of their squares, which
+                is the error of predicting 0, is (n - 1) / n. If all values are equal, it is 0.
             "neighbors_error": The mean of each channel over the ground truth of the patch's
                 `neighbors`.
         """

@@ -47,7 +47,11 @@ class TeacherFeatures(Regression):
 
     @torch.no_grad()
     def ground_truth(self, image_B3HW: Tensor) -> Tensor:
-        """Return the teacher's features of patches, float32 (B, N, D)."""
+        """Return the teacher's features of patches, float32 (B, N, D).
+
+        The outputs of the last blocks are each normalised over channels and averaged. The mean is
+        normalised again.
+        """
         encoder = self.teacher.encoder
         outputs = [h_BTD.float() for h_BTD in encoder.last_outputs(image_B3HW, self.blocks)]
         width = (encoder.width,)
