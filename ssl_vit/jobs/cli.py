@@ -129,7 +129,7 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
         if _is_main():  # the other processes exit without printing
             _print(*(f"warning: {text}" for text in identity.check_finished(run, fingerprint)))
         return run, result
-    identity.check_unfinished(run)
+    identity.check_same_plugin(run)
     try:
         check_place(recipe.data)
     except UserError as error:
