@@ -116,6 +116,9 @@ def show(
 ) -> None:
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
+    For comparison, the first line says how similar any two of the images are on average. A query's
+    own file is left out of the results, but copies of the file under other names are shown.
+
     Args:
         answers: Each query with the nearest images.
         compared: The images that the queries were compared with.
@@ -129,7 +132,7 @@ def show(
     for query, neighbours in answers:
         print(
             f"nearest     {text_line(query.text)}: cosine similarity, image "
-            "(without the query's file, but with copies of the file)"
+            "(the query's own file is left out, and copies of the file are shown)"
         )
         for neighbour in neighbours:
             print(f"{neighbour.similarity:11.4f} {_name(neighbour, compared)}")
@@ -206,7 +209,7 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedIma
     unreadable = sum(map(len, compared.splits.values())) - compared.images
     images = f"{compared.images:,} images"
     if unreadable:
-        images = f"{images} ({unreadable:,} more could not be read)"
+        images = f"{images} ({unreadable:,} more images could not be read)"
     intro: list[Block] = [
         Text(
             "This page shows the images whose features have the highest cosine similarity to the "
@@ -249,8 +252,9 @@ def _nearest(
     pictures = [blocks.Image(png, caption, caption, href=query.path.resolve().as_uri())]
     for neighbour in neighbours:
         source = compared.splits[neighbour.split]
-        (raw,), _ = source.fetch(np.array([neighbour.index]))
-        png = thumbnail(decoder(compared.data)(raw), compared.data)
+        encoded_images, _ = source.fetch(np.array([neighbour.index]))
+        pixels_CHW = decoder(compared.data)(encoded_images[0])
+        png = thumbnail(pixels_CHW, compared.data)
         name = _name(neighbour, compared)
         path = source.path_of(neighbour.index)
         href = path.resolve().as_uri() if path else ""

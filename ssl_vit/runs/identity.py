@@ -687,9 +687,10 @@ def describe_remeasurement(run: "Run") -> str:
     """
     recipe = run.recipe
     changed = changed_options(recipe, run.folder)
-    has_other_changes = any(difference.key not in MEASURED_LAST for difference in changed)
-    drops_measurement = any(not difference.wanted for difference in changed)
-    if not changed or has_other_changes or drops_measurement or not recipe.trains:
+    adds_only_measurements = all(
+        difference.key in MEASURED_LAST and difference.wanted for difference in changed
+    )
+    if not changed or not adds_only_measurements or not recipe.trains:
         return ""
     checkpoints = list_checkpoints(run.checkpoints)
     if not checkpoints or step_of(checkpoints[-1]) != recipe.optim.steps:
