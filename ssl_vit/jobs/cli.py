@@ -128,12 +128,9 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
         run.printed = [text for text in lines if text and text.startswith("warning: ")]
     run.reconcile()
     result = run.result()
-    if result is not None:
-        remeasurement = identity.describe_remeasurement(run)
-        if remeasurement:
-            result = None
-            _print(remeasurement)
-    if result is not None:
+    remeasurement = identity.describe_remeasurement(run) if result is not None else ""
+    _print(remeasurement)
+    if result is not None and not remeasurement:
         if _is_main():  # the other processes exit without printing
             _print(*(f"warning: {text}" for text in identity.check_finished(run, fingerprint)))
         return run, result

@@ -244,15 +244,14 @@ def _read_entries(
     record = folder.read()
     if record is None:
         return {}
-    is_in_run = folder.run is not None
-    if not is_in_run and record.encoder != named_encoder.identity:
+    if folder.run is None and record.encoder != named_encoder.identity:
         raise UserError(
             f"name={folder.path.name}: {folder.path} holds figures of the encoder "
             f"{record.encoder}. Use another name=."
         )
     weights_now = named_encoder.source.identity()
     differing = differences(facts("init", record.init), facts("init", weights_now))
-    if not is_in_run and differing:
+    if folder.run is None and differing:
         names = ", ".join(sorted(difference.name for difference in differing))
         raise UserError(
             f"init={named_encoder.source.place}: {folder.path} holds figures of other weights, "

@@ -151,8 +151,9 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     source = InitSource(place)
     if source.is_scratch:
         return _untrained_encoder(None, given)
-    model_keys = [key for key in given.values if key.split(".")[0] == "model"]
-    model_keys = [key for key in model_keys if key != ADAPT_CHANNELS]
+    model_keys = [
+        key for key in given.values if key.split(".")[0] == "model" and key != ADAPT_CHANNELS
+    ]
     try:
         described = source.read_description()
     except UserError:
@@ -293,15 +294,14 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     if chosen is None and layout.role(name) == "test":
         chosen = layout.choose("validation", filled)
     if chosen is None:
-        near = suggest(name, filled)
+        text = f"no split with images has this name, {suggest(name, filled)}"
         roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
-            raise UserError(
-                f"split={name}: no split with images has this name, {near}. "
-                "Runs hold out a share of train instead, which split= cannot read. "
+            text += (
+                ". Runs hold out a share of train instead, which split= cannot read. "
                 "Use split=train, or leave out split=."
             )
-        raise UserError(f"split={name}: no split with images has this name, {near}")
+        raise UserError(f"split={name}: {text}")
     return chosen
 
 

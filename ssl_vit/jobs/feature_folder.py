@@ -132,7 +132,7 @@ class FeatureFolder:
         split, source = next(iter(self.splits.items()))
         self._content(split, np.arange(min(CHECKED, len(source))), read, workers=0)
         missing, precision = broadcast_from_main(accelerator, lambda: self._open(weights_hash))
-        self.recipe.compute.precision = precision
+        self.recipe.compute.precision = precision  # on all processes
         # the processes take turns
         for number in missing[accelerator.process_index :: accelerator.num_processes]:
             self._write(self.shards[number], read)
@@ -152,7 +152,7 @@ class FeatureFolder:
         """
         opened = run_splits.open_for_testing(self.data)
         filled = {name: source for name, source in opened.splits.items() if len(source)}
-        requested = self.options.split or list(filled)
+        requested = self.options.split or filled
         names = [named_split(name, filled) for name in requested]
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
         if self.accelerator.is_main_process:

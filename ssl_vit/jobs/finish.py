@@ -308,14 +308,12 @@ def _held_out(job: TrainingJob) -> dict[str, Measured]:
     split = split_images.held_out_split(job.recipe)
     metrics = {}
     for name, (value, n) in job.held_out.latest.items():
-        needs_labels = n == labelled  # without unlabelled images, both numbers of copies are equal
-        metric_copies = copies_of_labelled if needs_labels else copies
+        # if all images have labels, both numbers of copies are equal
+        metric_copies = copies_of_labelled if n == labelled else copies
         metrics[name] = Measured(value=value, n=n, split=split).with_copies(metric_copies)
     return metrics
 
 
 def _sum_or_none(a: float | None, b: float | None) -> float | None:
     """Return the sum of two numbers, or None if a number is unknown."""
-    if a is None or b is None:
-        return None
-    return a + b
+    return None if a is None or b is None else a + b

@@ -50,7 +50,7 @@ def load_classifier(
         UserError: The run or export has no classifier, or the heads are damaged.
     """
     objective, why_not_loaded = load_trained(
-        source, network, wanted=lambda declared: declared.labels, trained=trained
+        source, network, lambda declared: declared.labels, trained
     )
     if objective is not None:
         return objective

@@ -78,11 +78,8 @@ def read_query(text: str, data: Data) -> Query:
     try:
         return Query(text, path, decoder(data)(read_file(path)))
     except ValueError as error:
-        if data.path:
-            raise UserError(
-                f"query={text}: expected an image file (or a path below data.path=): {error}"
-            ) from None
-        raise UserError(f"query={text}: expected an image file: {error}") from None
+        or_path = " (or a path below data.path=)" if data.path else ""
+        raise UserError(f"query={text}: expected an image file{or_path}: {error}") from None
 
 
 def without_query(

@@ -41,8 +41,9 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     Raises:
         UserError: An objective or a probe of the recipe cannot use lists.
     """
-    splits_with_images = (splits.train, splits.validation, splits.test)
-    sources = [source for source in splits_with_images if source is not None]
+    sources = [splits.train, splits.validation]
+    if splits.test is not None:
+        sources.append(splits.test)
     lists = [source.labels.lists for source in sources if source.labels.lists is not None]
     if not lists:
         return

@@ -84,11 +84,12 @@ class RunResult(Result):
         compared = None
         if recipe.fine_tunes:
             compared = scratch.scratch_table(self.folder, recipe, self)
-            hint = "" if compared else scratch.other_pooling(self.folder, recipe)
             if compared:
                 yield from metric_tables.text_lines("scratch", compared)
-            if hint:
-                yield f"scratch     {hint}"
+            else:
+                hint = scratch.other_pooling(self.folder, recipe)
+                if hint:
+                    yield f"scratch     {hint}"
         yield from self._seen_lines()
         in_study = is_task(self.folder)
         verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared, in_study)
@@ -153,8 +154,9 @@ class RunResult(Result):
             command = "" if has_scratch else next_steps.from_scratch(self.folder)
             return f"To train from scratch: {command}" if command else ""
         if self.not_compared:
-            out = self.folder.parent
-            command = next_steps.evaluation(self.folder, out, recipe, self._has_labels)
+            command = next_steps.evaluation(
+                self.folder, self.folder.parent, recipe, self._has_labels
+            )
             return f"To measure the features on images with labels: {command}"
         init = self.folder if recipe.trains else recipe.init
         return f"To fine-tune the encoder: {next_steps.fine_tuning(init, recipe)}"

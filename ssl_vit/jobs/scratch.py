@@ -77,8 +77,8 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         ("this run", recipe.init, result),
         (f"from scratch, {scratch_run.folder.name}", SCRATCH, scratch_run.result),
     ):
-        accuracy = {MEASURE: compared_result.metrics[MEASURE]}
-        reading = read_metrics(accuracy, compared_result.measured_on)[0]
+        accuracy = compared_result.metrics[MEASURE]
+        reading = read_metrics({MEASURE: accuracy}, compared_result.measured_on)[0]
         tries = _count_tries(runs, init)
         work = format_exaflop(compared_result.total_exaflop, 2)
         rows.append([name, value_text(reading), str(tries), work])

@@ -149,6 +149,6 @@ def _file_error(error: OSError, recipe: Recipe, folder: Path) -> UserError:
     """
     file = error.filename or folder
     reason = error.strerror or str(error)
-    if Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve()):
-        return UserError(f"out={recipe.out}: {file}: {reason}")
-    return UserError(f"{file}: {reason}")
+    is_in_folder = Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve())
+    option = f"out={recipe.out}: " if is_in_folder else ""
+    return UserError(f"{option}{file}: {reason}")

@@ -120,7 +120,7 @@ class TrainingJob:
             recipe.seed,
             start,
             stop,
-            workers=self.workers if start < stop else 0,  # no steps are left to load data for
+            workers=self.workers if start < stop else 0,  # after the last step, none are started
             views=compared_views(recipe),
             decoded=self.decoded,
         )

@@ -18,7 +18,7 @@ from ..evaluation.split_images import held_out_split
 from ..hub import background
 from ..inspection.base import predictions
 from ..metrics import Baseline
-from ..objectives.base import describe_plugin_class
+from ..objectives.base import Objective, describe_plugin_class
 from ..recipe.declaration import is_from_plugin
 from ..recipe.records.run import Result
 from ..runs import console

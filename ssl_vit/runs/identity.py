@@ -83,8 +83,7 @@ class Difference(NamedTuple):
     @property
     def kind(self) -> str:
         """Kind of the fact, or an empty string for a key."""
-        kind, colon, _ = self.key.partition(":")
-        return kind if colon else ""
+        return self.key.partition(":")[0] if ":" in self.key else ""
 
     @property
     def name(self) -> str:
@@ -282,18 +281,13 @@ def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     source_by_run: dict[Path | str, InitSource] = {}
     for source in recipe.sources().values():
         run = source.locate().run
-        # weights that come from no run count on their own
-        source_by_run[source.key if run is None else run] = source
+        source_by_run[run or source.key] = source  # weights of no run count on their own
     total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
     for source in source_by_run.values():
         for key, cost in source.upstream_cost().items():
             subtotal = total[key]
             total[key] = None if subtotal is None or cost is None else subtotal + cost
     return total
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    return list_checkpoints(folder / "checkpoints")
 
 
 def is_begun(folder: Path) -> bool:
@@ -304,7 +298,8 @@ def is_begun(folder: Path) -> bool:
     """
     metrics, outputs = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
     has_rows = metrics.is_file() and metrics.stat().st_size > 0
-    return has_rows or any(path.exists() for path in (*outputs, *_checkpoints(folder)))
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    return has_rows or any(path.exists() for path in (*outputs, *checkpoints))
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
@@ -328,7 +323,7 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     has_begun = is_begun(folder)
     if has_begun:
         _check_unedited(recipe, folder)
-    has_state = _checkpoints(folder) or (folder / "result.json").exists()
+    has_state = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
     if recipe.trunk and not has_state:
         _complete_from_trunk(recipe, recipe.trunk.folder)
     if not (folder / "recipe.yaml").exists() or not has_begun:
@@ -420,7 +415,7 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
     """
     assert recipe.trunk is not None
     folder, step = recipe.trunk
-    saved = [step_of(path) for path in _checkpoints(folder)]
+    saved = [step_of(path) for path in list_checkpoints(folder / "checkpoints")]
     if step not in saved:
         keys = options_to_keep(trunk_recipe, step)
         kept = f" To keep this step, the run needed {keys}." if keys else ""
@@ -442,11 +437,9 @@ def options_to_keep(trunk: Recipe, step: int) -> str:
     """
     settings, steps = trunk.checkpoint, trunk.optim.steps
     # if the run does not save this step, an interval of `step` steps saves it as the first
-    is_saved = step % settings.every == 0
-    every = settings.every if is_saved else step
+    every = settings.every if step % settings.every == 0 else step
     num_saved = -(-steps // every)  # ceil(steps / every), as the last step is saved, too
-    num_saved_earlier = step // every - 1
-    keep = num_saved - num_saved_earlier
+    keep = num_saved - (step // every - 1)  # without the checkpoints before this step
     if every == settings.every and keep <= settings.keep:
         return ""
     return f"checkpoint.every={every} checkpoint.keep={max(keep, settings.keep)}"
@@ -489,9 +482,9 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
         if not record.exists():
             continue
         recorded_hash = read_record(record, WithRecipe).recipe
-        is_unedited = path.exists()
-        if is_unedited:
-            is_unedited = recorded_hash in (None, written_hash(flatten(load_yaml(path))))
+        is_unedited = path.exists() and (
+            recorded_hash in (None, written_hash(flatten(load_yaml(path))))
+        )
         if not is_unedited:
             text = f"{path} is missing or has changed since {record.name} was written"
             raise UserError(f"name={recipe.name}: {text}. Restore the file, or use another name=.")
@@ -557,9 +550,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
             continue
         names = sorted(difference.name for difference in differing)
         if kind == "data":
-            path = recipe.data.path
-            option = f"data.path={path}" if path else f"data={recipe.data.name}"
-            files = f"images ({', '.join(names)})"
+            option, files = recipe.data.location, f"images ({', '.join(names)})"
         elif kind == "plugin":
             option, files = f"plugin={option_text(recipe.plugin)}", "plugin files"
         elif kind == "real":
@@ -798,8 +789,11 @@ def _other_weights(
     weights_text = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
     hashes: dict[str, Any] = {}
     if source.is_local:
+        path = Path(source.place)
+        weights = path if path.is_file() else path / "export" / "model.safetensors"
+        modified_ns = weights.stat().st_mtime_ns if weights.exists() else 0
         try:
-            hashes = _hashes_of_local_weights(source)
+            hashes = _hashes_of_weights(source, modified_ns)
         except UserError as error:
             return f"the {weights_text} cannot be compared: {str(error).rstrip('.')}"
     if hashes and recorded:
@@ -814,16 +808,9 @@ def _other_weights(
     return f"the {weights_text} come from {recorded_place} and not from {source.public_name}"
 
 
-def _hashes_of_local_weights(source: InitSource) -> dict[str, Any]:
-    """Return `InitSource.identity` of local weights, without reading unchanged files again."""
-    path = Path(source.place)
-    weights = path if path.is_file() else path / "export" / "model.safetensors"
-    return _compute_identity(source, weights.stat().st_mtime_ns if weights.exists() else 0)
-
-
-@functools.lru_cache(maxsize=64)  # several tasks of a study start from the same run
-def _compute_identity(source: InitSource, modified_ns: int) -> dict[str, Any]:
-    """Return `InitSource.identity`, cached for each time at which the file was modified."""
+@functools.lru_cache(maxsize=64)  # several runs of a study start from the same weights
+def _hashes_of_weights(source: InitSource, modified_ns: int) -> dict[str, Any]:
+    """Return `source.identity()`, computed again only if the file was modified at another time."""
     return source.identity()
 
 

@@ -99,9 +99,8 @@ def writer(folder: Path) -> str | None:
             return "this process" if folder.resolve() in OURS else None
         if not _is_alive(pid):
             return None
-    if "since" in holder:
-        return f"process {pid} on {host} since {holder['since']}"
-    return f"process {pid} on {host}"
+    since = f" since {holder['since']}" if "since" in holder else ""
+    return f"process {pid} on {host}{since}"
 
 
 def wait_until_free(folder: Path) -> None:

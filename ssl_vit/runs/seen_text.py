@@ -91,10 +91,9 @@ def _counted(images: dict[str, int], of: dict[str, int]) -> str:
     texts = []
     for split, count in images.items():
         total = of.get(split, count)
-        if count and count == total:
-            texts.append(f"{count:,} {SPLIT_NAMES[split]}")
-        elif count:
-            texts.append(f"{count:,} of {total:,} {SPLIT_NAMES[split]}")
+        of_total = "" if count == total else f" of {total:,}"
+        if count:
+            texts.append(f"{count:,}{of_total} {SPLIT_NAMES[split]}")
     return " and ".join(texts)
 
 

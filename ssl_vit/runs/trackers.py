@@ -247,8 +247,13 @@ def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_CONSOLE", "off")  # wandb would replace the standard streams
     identifier = before or secrets.token_hex(4)
-    named = {"identifier": identifier, "id": identifier, "name": label}
-    return named | {"dir": str(folder), "resume": "allow"}
+    return {
+        "identifier": identifier,
+        "id": identifier,
+        "name": label,
+        "dir": str(folder),
+        "resume": "allow",
+    }
 
 
 def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:
