@@ -220,8 +220,7 @@ class ImageSet(NamedTuple):
 def find_images(encoder: NamedEncoder, given: Given, split: str | None = None) -> ImageSet:
     """Open the images from which figures of an encoder are drawn.
 
-    Warnings about the images are printed. If the images have lists of labels, the lists are left
-    out, because figures show only single labels.
+    Warnings about the images are printed, and lists of labels are left out.
 
     Args:
         encoder: Encoder.

@@ -66,10 +66,8 @@ def evaluate(run: Run) -> Result | None:
     """
     with session(run) as current:
         splits = current.load_splits(test=True)
-        finished_elsewhere = current.hold_run()
-        if finished_elsewhere:
-            return finished_elsewhere
-        return _measure(run, current.accelerator, splits)
+        result = current.hold_run()  # of another process that has finished the run
+        return _measure(run, current.accelerator, splits) if result is None else result
 
 
 def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits) -> Result | None:
@@ -411,7 +409,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     recipe, data = run.recipe, run.recipe.data
     probed = f"{recipe.init}, frozen: {feature_text(pool, recipe.probe.layer)}"
     if recipe.probe.feature == "hidden":
-        probed = f"{probed}. The probes read the hidden tanh layer that the run trained on it"
+        probed += ". The probes read the hidden tanh layer that the run trained on this feature"
     assert splits.test is not None
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
     images = ", ".join(f"{_count_images(source)} {name}" for name, source in named.items())

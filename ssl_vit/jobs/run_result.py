@@ -63,9 +63,8 @@ class RunResult(Result):
         most one sentence about their meaning, and the next step.
         """
         with use_plugin_rows(read_run(self.folder).environment.plugin_rows):
-            # a list, because the plugin's rows are in use only until the body of `with` ends
-            lines = list(self._lines())
-        yield from lines
+            # a list, because the caller may use the rows of other plugins between two lines
+            yield from list(self._lines())
 
     def _lines(self) -> Iterator[str]:
         recipe = recipe_files.read(self.folder / "recipe.yaml")
