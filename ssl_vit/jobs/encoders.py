@@ -198,14 +198,9 @@ def _untrained_encoder(trained: NamedEncoder | None, given: Given) -> NamedEncod
     if trained and trained.run and "seed" not in given.values:
         trained_recipe = recipe_files.read(trained.run / "recipe.yaml")
         recipe.seed = trained_recipe.seed
+    identity = label = "scratch"
     return NamedEncoder(
-        source=InitSource("scratch"),
-        identity="scratch",
-        label="scratch",
-        recipe=recipe,
-        pool=pool,
-        run=None,
-        trained_recipe=trained_recipe,
+        InitSource("scratch"), identity, label, recipe, pool, None, trained_recipe=trained_recipe
     )
 
 

@@ -357,7 +357,7 @@ class FeatureFolder:
         Raises:
             UserError: More images are unreadable than data.unreadable allows.
         """
-        num_images, unreadable = self._read_summaries()
+        images, unreadable = self._read_summaries()
         record = self.output.read()
         assert record is not None
         files = [shard.file.name for shard in self.shards]
@@ -366,11 +366,10 @@ class FeatureFolder:
         self.output.write(record)
         for name in unreadable:
             print(f"warning: an image is left out: {text_line(name)}", flush=True)
-        total = num_images + len(unreadable)
+        total = images + len(unreadable)
         check_unreadable(len(unreadable), total, self.recipe.data, unreadable)
         print(
-            f"finished    {self.folder} has features of {num_images:,} of {total:,} images",
-            flush=True,
+            f"finished    {self.folder} has features of {images:,} of {total:,} images", flush=True
         )
 
     def _read_summaries(self) -> tuple[int, list[str]]:

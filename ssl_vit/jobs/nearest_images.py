@@ -13,7 +13,7 @@ from ..data.pixel_values import decoder, shown_image
 from ..data.source import Source, read_file
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
-from ..formatting import text_line, typed_command
+from ..formatting import format_count, text_line, typed_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..recipe import parsing
@@ -206,7 +206,7 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedIma
     unreadable = sum(map(len, compared.splits.values())) - compared.images
     images = f"{compared.images:,} images"
     if unreadable:
-        images = f"{images} ({unreadable:,} more images could not be read)"
+        images = f"{images} ({format_count(unreadable, 'more images')} could not be read)"
     intro: list[Block] = [
         Text(
             "This page shows the images whose features have the highest cosine similarity to the "

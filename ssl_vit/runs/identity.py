@@ -132,7 +132,7 @@ def keys_of_prediction(values: Mapping[str, Any]) -> list[str]:
     """Return the keys that decide what an objective predicts and how difficult the prediction is.
 
     Two runs have comparable losses only if these keys have the same values. The keys are those of
-    the objective's groups, such as `masking.ratio`, and the sizes of images and patches. With
+    the objective's groups, such as `views.jitter`, and the sizes of images and patches. With
     several views of an image, the batch and the preprocessing are added.
 
     An objective is unknown if, for example, its plugin is not loaded. Then the result has the keys

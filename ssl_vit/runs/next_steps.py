@@ -83,6 +83,7 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
         pretraining: Recipe with the objective and the model.
         labelled: Recipe with labelled images, or None if no labelled images are known.
     """
+    # of a plugin that is not loaded, only what its runs have recorded is known
     declared = declaration.find_objective_or_stub(pretraining.objective)
     learns_labels = any(part.labels for part in declared.trained(pretraining))
     if learns_labels or pretraining.plugin:
