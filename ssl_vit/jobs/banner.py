@@ -28,9 +28,9 @@ def print_banner(job: TrainingJob) -> None:
     All processes must call this function, because all take part in the step. Only rank 0 prints.
     """
     recipe, batch_layout = job.recipe, job.batch_layout
-    # The first held-out image, as often as a device batch has images
+    # A device batch that holds the first held-out image many times
     batch = job.held_out.example.map(
-        lambda x: x[:1].repeat(batch_layout.device_batch, *[1] * (x.ndim - 1))
+        lambda values: values[:1].repeat_interleave(batch_layout.device_batch, dim=0)
     )
     seconds = loop.seconds_per_step(job.state, batch, loop_settings(recipe))
     if not job.accelerator.is_main_process:
@@ -39,36 +39,45 @@ def print_banner(job: TrainingJob) -> None:
         job.run.warn(text)
     remaining = recipe.optim.steps - job.state.step
     duration = formatting.format_duration(seconds * remaining)
-    time = f"about {duration} here ({seconds:.3g} s per step)"
+    time = f"training takes about {duration} on this machine ({seconds:.3g} s per step)"
     console.table([*_rows_about_data_and_model(job), *_rows_about_training(job), ("time", time)])
 
 
 def _warnings(job: TrainingJob) -> Iterator[str]:
-    """Yield warnings about the images, the labels, the probes and the machine."""
+    """Yield warnings about settings that make a run slow or its results hard to interpret.
+
+    The warnings are about held-out images that are training images or few, folders that may not be
+    classes, k-NN probes with more neighbours than images, what was guessed from the files, a target
+    that is almost constant, and data workers that do not fit into shared memory.
+    """
     recipe, splits = job.recipe, job.splits
     if recipe.data.validation == 0:
         yield "data.validation=0: held-out metrics are measured on training images"
     counts = count_measured_images(recipe, splits, job.held_out.images)
-    chosen, more = schema.describe_held_out_choices(recipe), schema.option_for_more_held_out(recipe)
-    yield from formatting.few_images(counts, chosen, more, recipe.data.group)
+    choices = schema.describe_held_out_choices(recipe)
+    remedy = schema.option_for_more_held_out(recipe)
+    yield from formatting.few_images(counts, choices, remedy, recipe.data.group)
+    # why the names of folders may not be classes, or an empty text
     doubt = why_folders_are_not_classes(splits.train.all_rows()) if splits.label_source else ""
+    # if all names are dates, the banner's line about the probes says so instead
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
         yield (
             f"folders are used as classes, but {doubt}. "
             "If the folders are not classes, start a new run with data.labels=false"
         )
     if job.online and "knn" in job.online.probe.measures:
-        train, _ = job.online.images
-        learned_from = train - job.online.count_images_set_aside(train)
-        if recipe.probe.neighbors > learned_from:
+        num_train, _ = job.online.images
+        num_learned = num_train - job.online.count_images_set_aside(num_train)
+        if recipe.probe.neighbors > num_learned:
             yield (
                 f"probe.neighbors={recipe.probe.neighbors}: the probes learn from only "
-                f"{formatting.format_image_count(learned_from)}. "
+                f"{formatting.format_image_count(num_learned)}. "
                 "Use fewer neighbours, or probe.measures= without knn"
             )
     yield from splits.guesses
     for name, (value, _) in job.held_out.baselines.items():
-        if name.rpartition("/")[2] == "entropy" and value < NO_ENTROPY:
+        is_entropy = name.rpartition("/")[2] == "entropy"  # without the name of the part of a sum
+        if is_entropy and value < NO_ENTROPY:
             yield (
                 f"target={recipe.target}: almost all training patches have the same class "
                 f"(entropy {value:.2g} nats). Use another target="
@@ -80,7 +89,11 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
 
 
 def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """Yield the lines (title, text) about objective, images, network and initial weights."""
+    """Yield the lines (title, text) about objective, images, network and initial weights.
+
+    Multiply-adds are counted with tensors on the meta device, which have shapes but no values. A
+    plugin whose forward pass fails there gets a line with the reason instead of the number.
+    """
     recipe, data, splits = job.recipe, job.recipe.data, job.splits
     encoder, held_out = job.objective.encoder, job.held_out.images
     if job.state.step:
@@ -96,10 +109,10 @@ def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
         yield "pixels", formatting.pixel_text(data.channels, data.pixel_range)
     yield from console.rows_under("images", splits.notes)
     counted = costs.compute_network_cost(recipe)
-    if counted.forward is None:  # see docs/extend.md
+    if counted.forward is None:
         work = (
-            f"multiply-adds {formatting.NOT_COUNTED} (a step on tensors without values fails: "
-            f"{counted.uncounted})"
+            f"multiply-adds {formatting.NOT_COUNTED}, because a step on the meta device fails "
+            f"({counted.uncounted})"
         )
     else:
         work = f"{counted.forward / 1e9:.3g}G multiply-adds per image"
@@ -183,8 +196,8 @@ def _rows_about_training(job: TrainingJob) -> Iterator[tuple[str, str]]:
         # Guessing among fewer images is easier
         if schema.compared_views(recipe) and group != optim.batch:
             to_beat = (
-                f"{to_beat}, among {group:,} held-out images "
-                f"(a training step has {optim.batch:,} images)"
+                f"{to_beat}, if images are compared with {group:,} held-out images (a training "
+                f"step compares {optim.batch:,} images)"
             )
         yield "to beat", to_beat
     elif job.held_out.images == 1:

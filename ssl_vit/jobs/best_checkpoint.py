@@ -25,13 +25,17 @@ RESUME_WITHOUT = "Use checkpoint.best=null to resume, or another name= for a new
 def check_split(recipe: Recipe) -> None:
     """Check that the best checkpoint is not chosen on the split that the run is tested on.
 
+    Only splits that are named can be the same split. `data.validation` and `data.test` may also be
+    numbers, which hold out training images, or null.
+
     Raises:
         UserError: checkpoint.best is set, and data.validation and data.test name the same split.
     """
     metric, test = recipe.checkpoint.best, recipe.data.test
     # null means the validation split, if the data have one
     held_out = "validation" if recipe.data.validation is None else recipe.data.validation
-    if metric is None or not isinstance(held_out, str) or not isinstance(test, str):
+    are_names = isinstance(held_out, str) and isinstance(test, str)
+    if metric is None or not are_names:
         return
     if role(held_out) == role(test):
         raise UserError(
@@ -45,7 +49,8 @@ def reconcile(job: TrainingJob) -> None:
     """Check that the run measures the metric of checkpoint.best, and prepare `state.best`.
 
     `state.best` is the record of the best evaluation so far. A new run begins the record, and a
-    resumed run checks the record. Call this function on all processes before the first step, after
+    resumed run checks the record. Evaluating one held-out batch tells which metrics the objective
+    has. Call this function on all processes before the first step, after
     a checkpoint was loaded if there is one.
 
     Raises:
@@ -58,15 +63,18 @@ def reconcile(job: TrainingJob) -> None:
         job.state.best = None
         return
     with torch.no_grad(), job.state.evaluation_model() as model:
-        metrics = job.held_out.names(model.eval())
+        metrics = job.held_out.names(model.eval())  # evaluates one batch
         model.train()
     if job.online:
         metrics += [f"{PROBE}{name}" for name in job.online.names()]
-    distributed.on_main(job.accelerator, lambda: _reconcile(job, metric, metrics))
+    distributed.on_main(job.accelerator, lambda: _begin_or_check_record(job, metric, metrics))
 
 
-def _reconcile(job: TrainingJob, metric: str, metrics: list[str]) -> None:
-    """Check or begin the record of the best evaluation on rank 0 (see `reconcile`).
+def _begin_or_check_record(job: TrainingJob, metric: str, metrics: list[str]) -> None:
+    """Begin the record of the best evaluation at step 0, or check the record of a resumed run.
+
+    A resumed run can go on only if the record has the same metric and number of held-out images,
+    and if the weights of the best evaluation still exist. Only rank 0 calls this function.
 
     Args:
         job: Training job, whose `state.best` is the record.
@@ -87,10 +95,10 @@ def _reconcile(job: TrainingJob, metric: str, metrics: list[str]) -> None:
         state.best = settings | {"step": None, "value": None}
     elif record is None:
         raise UserError(
-            f"checkpoint.best={metric}: up to step {state.step:,} the run did not set this key and "
-            f"kept no earlier weights. {RESUME_WITHOUT}"
+            f"checkpoint.best={metric}: until step {state.step:,} the run was trained without this "
+            f"option, so the best weights were not kept. {RESUME_WITHOUT}"
         )
-    elif not settings.items() <= record.items():  # the record has other values of these keys
+    elif record | settings != record:  # the record has another metric or number of images
         raise UserError(
             f"checkpoint.best={metric}: so far the run has used checkpoint.best={record['metric']} "
             f"and eval.images={record['images']}. Use these values, or another name=."
@@ -127,17 +135,17 @@ class BestSoFar:
     def __init__(self, job: TrainingJob, saver: checkpoint.Saver) -> None:
         self.job = job
         self.saver = saver
-        self.before = job.state.best  # the record that the newest record has replaced
+        self.previous_best = job.state.best  # the record before the newest record
         metric = job.recipe.checkpoint.best or ""
         self.key = metric if metric.startswith(PROBE) else f"{HELD_OUT}{metric}"
         self.sign = 1 if find_metric(metric).higher else -1
 
     def update(self, row: Row) -> bool:
-        """Return whether a row of metrics is better than every earlier row. Collective.
+        """Return whether a row of metrics is better than every earlier row.
 
-        After a better row, the record names the step of this row, and the caller must save a
-        checkpoint of the step. A value that equals the best value so far, or that is not finite,
-        is not better.
+        After a better row, the record of the best evaluation names the step of this row, and the
+        caller must save a checkpoint of the step. A value that equals the best value so far, or
+        that is not finite, is not better. All processes must call this method; rank 0 decides.
 
         Args:
             row: Row of metrics of the current step.
@@ -159,28 +167,32 @@ class BestSoFar:
         best_value = record["value"]
         if best_value is not None and self.sign * value <= self.sign * best_value:
             return False
-        self.before = record
+        self.previous_best = record
         self.job.state.best = record | {"step": self.job.state.step, "value": value}
         return True
 
     def drop_unsaved(self) -> None:
         """Restore the previous record if the weights of the newest record could not be saved.
 
-        Call this method on rank 0, before the next checkpoint is written.
+        The weights of the current step are still in memory, so their record stays. Call this method
+        on rank 0, before the next checkpoint is written.
 
         Raises:
             UserError: Too many saves have failed.
         """
         record = self.job.state.best
-        if record is None or record["step"] in (None, self.job.state.step):
-            return  # the weights of this step are in memory
+        if record is None or record["step"] is None or record["step"] == self.job.state.step:
+            return
         self.saver.wait()
         if not checkpoint.folder(self.saver.root, record["step"]).exists():
-            self.job.state.best = self.before
+            self.job.state.best = self.previous_best
 
 
 def restore(job: TrainingJob) -> Best | None:
     """Load the weights of the best evaluation into the trained job.
+
+    The metrics that were measured with the last weights are discarded, so that the caller measures
+    them again.
 
     Returns:
         The entry of result.json about the best evaluation, or None if checkpoint.best is not set.

@@ -150,10 +150,14 @@ def measure_at_once(
 
 
 def serve() -> None:
-    """Answer requests until the standard input ends.
+    """Measure step times on request, until the standard input ends.
 
-    The first line of the answer holds the seconds that the imports took ({"imports": seconds}). The
-    operating system sends SIGTERM when the asking process has ended. SIGTERM also kills the copies.
+    Each line of the standard input holds the arguments of `measure_at_once` as JSON, and is
+    answered by a line of JSON. `measure_at_once` measures in forked copies of this process. A first
+    line, before all answers, holds the seconds that the imports took (`{"imports": seconds}`).
+
+    When the process that asks has ended, the operating system sends SIGTERM, which kills this
+    process and its copies.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(0, signal.SIGKILL))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

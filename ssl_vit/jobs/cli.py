@@ -86,6 +86,8 @@ def _is_main() -> bool:
 def open_job(given: Given, job: JobKind) -> tuple[Run, Result | None]:
     """Open the run that the user's values describe.
 
+    The images need not be on this machine: a finished run is opened without them.
+
     Args:
         given: Values of the user.
         job: The tool.
@@ -104,6 +106,10 @@ def open_job(given: Given, job: JobKind) -> tuple[Run, Result | None]:
 def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
     """Open the run of a recipe, and print the folder and what the user should know.
 
+    There are three cases. A finished run is checked and returned with its result. A finished run
+    for which the recipe now asks for further measurements, such as `eval.test`, is returned without
+    a result. A run that has not finished is checked before the slow imports of training.
+
     Returns:
         The run, and the run's result if the run has finished and needs no new measurements, else
         None.
@@ -113,29 +119,28 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
     """
     recipe = resolved.recipe
     run = Run(recipe)
-    taken = None  # notice which images are used because the user and the recipe file name none
+    image_notice = None  # says which images are used if the user and the recipe file name none
     if resolved.file is not None:
         run.recipe_file = resolved.recipe_file()
-        taken = notices.image_notice(resolved)
-        lines = taken, notices.size_notice(resolved), notices.crop_notice(resolved)
+        image_notice = notices.image_notice(resolved)
+        lines = image_notice, notices.size_notice(resolved), notices.crop_notice(resolved)
         _print(*lines, notices.warmup_notice(resolved))
         run.printed = [text for text in lines if text and text.startswith("warning: ")]
     run.reconcile()
     result = run.result()
-    if result is not None and (again := identity.describe_remeasurement(run)):
-        result = None
-        _print(again)
-    if result is not None:
+    remeasurement = identity.describe_remeasurement(run) if result is not None else ""
+    _print(remeasurement)
+    if result is not None and not remeasurement:
         if _is_main():  # the other processes exit without printing
             _print(*(f"warning: {text}" for text in identity.check_finished(run, fingerprint)))
         return run, result
-    identity.check_unfinished(run)
+    identity.check_same_plugin(run)
     try:
         check_place(recipe.data)
     except UserError as error:
-        if taken is None:
+        if image_notice is None:
             raise
-        text = f"The options next to init={recipe.init} name no images. For other images, {OTHERS}."
+        text = f"No option gives the images for init={recipe.init}. To use other images, {OTHERS}."
         raise UserError(f"{error} {text}") from None
     trackers.check_installed(recipe.log.trackers or ())
     _print(f"{'run':<11} {run.folder}")  # before imports that take seconds
@@ -157,7 +162,7 @@ def _check_pretrain(resolved: Resolved) -> None:
     for key in recipe.values().keys() - recipe.sources().keys():
         if key in all_keys() and all_keys()[key].names_weights:
             raise UserError(f"{key}= is missing, choices: {DESCRIBED}")
-    _check_init_given(resolved, only_tested=True)
+    _check_init_given(resolved, only_if_tested=True)
 
 
 def _check_finetune(resolved: Resolved) -> None:
@@ -175,21 +180,21 @@ def _check_evaluate(resolved: Resolved) -> None:
         raise resolved.recipe.error("objective", text)
 
 
-def _check_init_given(resolved: Resolved, only_tested: bool = False) -> None:
-    """Check that the user or the recipe file gives `init=`.
+def _check_init_given(resolved: Resolved, only_if_tested: bool = False) -> None:
+    """Check that the user or the recipe file gives `init=`, the weights to begin with.
 
     With scratch as a silent default, a forgotten `init=` would go unnoticed.
 
     Args:
         resolved: The checked recipe.
-        only_tested: Require `init=` only of recipes whose file sets eval.test=true, such as recipes
-            for fine-tuning. Other recipes are for training from scratch.
+        only_if_tested: Whether to require `init=` only if the recipe file sets eval.test=true, as
+            recipes for fine-tuning do. Without eval.test, a recipe is for training from scratch.
 
     Raises:
         UserError: `init=` is missing.
     """
     is_default = resolved.origins.get("init") == DEFAULT
-    if is_default and (resolved.file_values.get("eval.test") or not only_tested):
+    if is_default and (resolved.file_values.get("eval.test") or not only_if_tested):
         raise UserError(f"init= is missing, {CHOICES}")
 
 

@@ -93,20 +93,22 @@ def draw(options: FigureOptions) -> DrawnFigures:
 
     from . import encoders
 
-    named = encoders.with_fresh_weights(options.init, options.given)
-    encoder = named[-1]
+    # before the encoder may come the same model with untrained weights
+    drawn_encoders = encoders.with_fresh_weights(options.init, options.given)
+    encoder = drawn_encoders[-1]
     torch.set_num_threads(encoder.recipe.compute.threads or default_threads())
     folder = _folder(options, encoder)
-    _read_entries(folder, encoder)  # before the work, so that an unusable folder costs no time
+    # called for its errors, so that an unusable folder is noticed before the work
+    _read_entries(folder, encoder)
     images = encoders.find_images(encoder, options.given, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
     images_text = f"{images.name}, {images.split}"
     used_text = f"{images_text}: {count:,} of {len(images.source):,}"
     print(f"images      {used_text}", flush=True)
-    encoder_texts = [f"{each.label}: {each.describe()}" for each in named]
+    encoder_texts = [f"{each.label}: {each.describe()}" for each in drawn_encoders]
     for text in encoder_texts:
         print(f"encoder     {text}", flush=True)
-    drawn = _compute(options, named, images, count)
+    drawn = _compute(options, drawn_encoders, images, count)
     about = [f"Images: {used_text}.", *encoder_texts]
     try:
         page = _write_all(folder, encoder, drawn, images_text, count, about)
@@ -143,12 +145,13 @@ def draw_predictions(run: Path) -> None:
     from ..evaluation import split_images
     from . import encoders
 
-    named = encoders.find_encoder(str(run), Given())
-    source = split_images.load(named.recipe, test=False).validation
-    images = encoders.ImageSet(source, named.recipe.data.name, "held out")
-    subject = encoders.load_figure_input(named, images, inspection.SHOWN, inspection.SHOWN)
-    if subject.objective is not None:
-        inspection.save_figures(subject.objective, subject.shown, folder)
+    encoder = encoders.find_encoder(str(run), Given())
+    source = split_images.load(encoder.recipe, test=False).validation
+    images = encoders.ImageSet(source, encoder.recipe.data.name, "held out")
+    count = inspection.SHOWN
+    figure_input = encoders.load_figure_input(encoder, images, count, shown=count)
+    if figure_input.objective is not None:
+        inspection.save_figures(figure_input.objective, figure_input.shown, folder)
 
 
 def _compute(
@@ -226,8 +229,8 @@ def _read_entries(
 ) -> dict[str, Figure]:
     """Return the entries of figures.json, {figure: entry}, after checking the folder.
 
-    A folder outside of a run may only hold figures of the same encoder with the same weights. The
-    figures/ folder of a run is always accepted.
+    The figures/ folder of a run is always accepted, because its figures show the encoder of the
+    run. Any other folder may only hold figures of the same encoder with the same weights.
 
     Args:
         folder: The folder of the figures.
@@ -246,12 +249,13 @@ def _read_entries(
             f"name={folder.path.name}: {folder.path} holds figures of the encoder "
             f"{record.encoder}. Use another name=."
         )
-    differ = differences(facts("init", record.init), facts("init", named_encoder.source.identity()))
-    if folder.run is None and differ:
-        names = ", ".join(sorted(each.name for each in differ))
+    weights_now = named_encoder.source.identity()
+    differing = differences(facts("init", record.init), facts("init", weights_now))
+    if folder.run is None and differing:
+        names = ", ".join(sorted(difference.name for difference in differing))
         raise UserError(
-            f"init={named_encoder.source.place}: {folder.path} holds figures of other weights "
-            f"({names} differs). Use another name=."
+            f"init={named_encoder.source.place}: {folder.path} holds figures of other weights, "
+            f"with a different {names}. Use another name=."
         )
     return record.figures
 
@@ -289,8 +293,9 @@ def _write_all(
         folder.write(record)  # identifies the folder if the work below is interrupted
         for name, data in drawn.items():
             _write(folder.path, name, data)
-            texts = str(data[-1][1].get("drawn", ""))
-            record.figures[name] = Figure(images=images_text, count=count, drawn=texts)
+            _, arrays = data[-1]  # of the encoder itself
+            note = str(arrays.get("drawn", ""))  # some figures have a note for their caption
+            record.figures[name] = Figure(images=images_text, count=count, drawn=note)
         folder.write(record)
         page = figure_blocks.write(folder.path, about, folder.run)
         if folder.run is not None:

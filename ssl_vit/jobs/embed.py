@@ -36,7 +36,10 @@ class EmbeddedImages:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the features that are missing, and find the images nearest to the queries.
+    """Write the features of images into a folder, and find the images nearest to the queries.
+
+    Features that the folder has from an interrupted command are kept. If a process fails, the error
+    is printed with the number of the process.
 
     Args:
         arguments: Words of the command line.
@@ -66,21 +69,22 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
         )
     from . import encoders
 
-    named = encoders.find_encoder(options.init, options.given)
-    data = encoders.find_data(named.owner or named, options.given)
-    recipe = named.recipe
+    encoder = encoders.find_encoder(options.init, options.given)
+    # the images are those of the trained encoder, also for init=scratch,RUN
+    data = encoders.find_data(encoder.trained_encoder or encoder, options.given)
+    recipe = encoder.recipe
     # Set only where the images are: size and cropping stay the encoder's
     for key in ("labels", "name", "path", "hub"):
         setattr(recipe.data, key, getattr(data, key))
     recipe.out = options.out
-    recipe.name = options.name or f"features-{_file_name(named.label)}-{_file_name(data.name)}"
+    recipe.name = options.name or f"features-{_file_name(encoder.label)}-{_file_name(data.name)}"
     folder = Path(recipe.out) / recipe.name
     if data.path and folder.resolve().is_relative_to(Path(data.path).resolve()):
         raise UserError(
             f"out={recipe.out}: {folder} is inside data.path=, where only images may be. "
             "Use another out=."
         )
-    return options, named, data
+    return options, encoder, data
 
 
 def _file_name(text: str) -> str:

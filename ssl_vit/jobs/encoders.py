@@ -55,8 +55,8 @@ class NamedEncoder:
         recipe: Recipe with the model, the image size and the preprocessing of the encoder.
         pool: How the encoder pooled tokens into a feature in training: "token" or "avg".
         run: Folder of the run that trained the encoder, or None.
-        owner: For `scratch,PLACE`, the encoder of PLACE. Untrained weights have the model and the
-            images of the owner.
+        trained_encoder: For `scratch,PLACE`, the encoder of PLACE, else None. The untrained weights
+            have the model and the images of this encoder.
         trained_recipe: Recipe of the run that began with these untrained weights, or None.
     """
 
@@ -66,7 +66,7 @@ class NamedEncoder:
     recipe: Recipe
     pool: str
     run: Path | None
-    owner: "NamedEncoder | None" = None
+    trained_encoder: "NamedEncoder | None" = None
     trained_recipe: Recipe | None = None
 
     def load(self) -> tuple[Backbone, str]:
@@ -98,7 +98,7 @@ class NamedEncoder:
 
 
 def with_fresh_weights(place: str, given: Given) -> list[NamedEncoder]:
-    """Find an encoder to draw, and the same model with untrained weights for comparison.
+    """Find the encoders that figures compare: a trained encoder and its untrained model.
 
     If the run that trained the encoder is known, the untrained weights are those that the run began
     with. Otherwise they are drawn with the seed of the encoder's recipe.
@@ -108,19 +108,21 @@ def with_fresh_weights(place: str, given: Given) -> list[NamedEncoder]:
         given: Values of the user.
 
     Returns:
-        The model with untrained weights, then the encoder. Only the encoder if its weights are
-        fresh.
+        The model with untrained weights, then the encoder of `init=`. Only the encoder of `init=`
+        if its own weights are untrained.
 
     Raises:
         UserError: See `find_encoder`. Or the network is no Vision Transformer.
     """
-    named = find_encoder(place, given)
-    if named.recipe.model.convolutional:
+    encoder = find_encoder(place, given)
+    if encoder.recipe.model.convolutional:
         raise UserError(
-            f"init={place}: {named.recipe.model.timm} has no patches and no attention. "
+            f"init={place}: {encoder.recipe.model.timm} has no patches and no attention. "
             "Use a Vision Transformer."
         )
-    return [named] if named.source.is_scratch else [_scratch(named, given), named]
+    if encoder.source.is_scratch:
+        return [encoder]
+    return [_untrained_encoder(encoder, given), encoder]
 
 
 def find_encoder(place: str, given: Given) -> NamedEncoder:
@@ -140,16 +142,18 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     """
     trained_place = place.removeprefix(SCRATCH_PREFIX)
     if trained_place != place and not parsing.exists(place):
-        owner = find_encoder(trained_place, given)
-        named = _scratch(owner, given)
-        named.owner, named.identity = owner, f"{SCRATCH_PREFIX}{owner.identity}"
-        named.label = f"{SCRATCH_PREFIX}{owner.label}"
-        return named
+        trained = find_encoder(trained_place, given)
+        untrained = _untrained_encoder(trained, given)
+        untrained.trained_encoder = trained
+        untrained.identity = f"{SCRATCH_PREFIX}{trained.identity}"
+        untrained.label = f"{SCRATCH_PREFIX}{trained.label}"
+        return untrained
     source = InitSource(place)
     if source.is_scratch:
-        return _scratch(None, given)
-    model_keys = [key for key in given.values if key.split(".")[0] == "model"]
-    model_keys = [key for key in model_keys if key != ADAPT_CHANNELS]
+        return _untrained_encoder(None, given)
+    model_keys = [
+        key for key in given.values if key.split(".")[0] == "model" and key != ADAPT_CHANNELS
+    ]
     try:
         described = source.read_description()
     except UserError:
@@ -176,26 +180,27 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     return NamedEncoder(source, identity, label, recipe, source.pooling(), located.run)
 
 
-def _scratch(owner: NamedEncoder | None, given: Given) -> NamedEncoder:
+def _untrained_encoder(trained: NamedEncoder | None, given: Given) -> NamedEncoder:
     """Describe an encoder with untrained weights.
 
     Args:
-        owner: Trained encoder whose model, images and seed the untrained weights have, if any.
-        given: Values of the user, which describe the encoder without an owner. If they give a seed,
-            the untrained weights are not those of the owner's run.
+        trained: Trained encoder, whose model and images the untrained encoder shares. The weights
+            are those that its run began with, unless the user gives another seed. None: the values
+            of the user describe the model.
+        given: Values of the user.
     """
-    source = InitSource("scratch")
-    if owner is None:
-        recipe = resolve_encoder("scratch", given)
-        return NamedEncoder(source, "scratch", "scratch", recipe, "token", None)
-    recipe = copy.deepcopy(owner.recipe)
-    recipe.init = "scratch"
-    trained = None  # recipe of the run that trained the owner
-    if owner.run and "seed" not in given.values:
-        trained = recipe_files.read(owner.run / "recipe.yaml")
-        recipe.seed = trained.seed
+    if trained is None:
+        recipe, pool = resolve_encoder("scratch", given), "token"
+    else:
+        recipe, pool = copy.deepcopy(trained.recipe), trained.pool
+        recipe.init = "scratch"
+    trained_recipe = None
+    if trained and trained.run and "seed" not in given.values:
+        trained_recipe = recipe_files.read(trained.run / "recipe.yaml")
+        recipe.seed = trained_recipe.seed
+    identity = label = "scratch"
     return NamedEncoder(
-        source, "scratch", "scratch", recipe, owner.pool, None, trained_recipe=trained
+        InitSource("scratch"), identity, label, recipe, pool, None, trained_recipe=trained_recipe
     )
 
 
@@ -207,11 +212,13 @@ class ImageSet(NamedTuple):
     split: str
 
 
-def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> ImageSet:
+def find_images(encoder: NamedEncoder, given: Given, split: str | None = None) -> ImageSet:
     """Open the images from which figures of an encoder are drawn.
 
+    Warnings about the images are printed, and lists of labels are left out.
+
     Args:
-        named: Encoder.
+        encoder: Encoder.
         given: Values of the user. If they name no images, the data set that the
             encoder was trained on is used.
         split: Name of the split. None: the test images, or the held-out images if there is no test
@@ -221,7 +228,7 @@ def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> 
         UserError: The images are not on this machine or cannot be read, or the split does not
             exist.
     """
-    data = find_data(named, given)
+    data = find_data(encoder, given)
     if split is None:
         source, name, guesses = _open_test_images(data)
     elif data.stream:
@@ -235,6 +242,7 @@ def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> 
         guesses = opened.guesses
         if not data.labels:
             source = source.without_labels()
+    # for a trained encoder, the third argument says why data.range= cannot be given
     warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)
     for text in (*guesses, *warnings):
         print(f"warning: {text_line(text)}", flush=True)
@@ -244,6 +252,9 @@ def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> 
 
 def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
     """Open the test images, or the held-out images if there is no test split.
+
+    With data.validation=0 no images are held out, and training images are opened instead. From a
+    stream no test images can be read.
 
     Returns:
         The images, a description of the split, and warnings about what was guessed from the files.
@@ -261,8 +272,9 @@ def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
 def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     """Return the name of the split that a value of `split=` means.
 
-    Only splits with images count. If none of them is a test split, `test` means the validation
-    split, as in runs.
+    A split may be named by its usual name: for example, `test` means the split `eval` if there is
+    no split `test`. If there is no test split at all, `test` means the validation split, as in
+    runs. Splits without images do not count.
 
     Args:
         name: Value of `split=`.
@@ -276,56 +288,70 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     if chosen is None and layout.role(name) == "test":
         chosen = layout.choose("validation", filled)
     if chosen is None:
-        near = suggest(name, filled)
+        text = f"no split with images has this name, {suggest(name, filled)}"
         roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
-            raise UserError(
-                f"split={name}: no split with images has this name, {near}. "
-                "Without this split, a run holds out a share of train."
+            text += (
+                ". Runs hold out a share of train instead, which split= cannot read. "
+                "Use split=train, or leave out split=."
             )
-        raise UserError(f"split={name}: no split with images has this name, {near}")
+        raise UserError(f"split={name}: {text}")
     return chosen
 
 
-def find_data(named: NamedEncoder, given: Given) -> Data:
-    """Return the data set that the options name, by default the encoder's training data.
+def find_data(encoder: NamedEncoder, given: Given) -> Data:
+    """Return the data set that the options name, by default the data that trained the encoder.
 
-    If the options name no images, a printed line says which images are used.
+    If the options name no images, a printed line says which images are used. The line is a warning
+    if the encoder has untrained weights, and so no training images.
 
     Args:
-        named: Encoder.
+        encoder: Encoder.
         given: Values of the user. Keys of `data` that do not name images change the encoder's
             training data.
 
     Raises:
         UserError: The images are not on this machine.
     """
-    data = named.recipe.data
+    data, notice = encoder.recipe.data, None
     if not names_images_directly(given.values):
-        if named.run:
-            data = recipe_files.read(named.run / "recipe.yaml").data
-            values = {f"data.{key}": value for key, value in data}
-            values |= {key: given.values[key] for key in given.values if key.startswith("data.")}
-            data = schema.build(values, typed=given.texts).data
-        notice = images_taken(named.source, data)
-        if named.source.is_scratch:
+        data = _training_data(encoder, given)
+        notice = images_taken(encoder.source, data)
+        if encoder.source.is_scratch:
             notice = (
-                f"warning: init={named.source.place}: the options name no images, so "
+                f"warning: init={encoder.source.place}: the options name no images, so "
                 f"data={data.name} is used. For other images, {OTHERS}."
             )
-        if notice and os.environ.get("RANK", "0") == "0":
-            print(notice, flush=True)
+    if notice and os.environ.get("RANK", "0") == "0":
+        print(notice, flush=True)
     check_place(data)
     return data
 
 
-def load_figure_input(named: NamedEncoder, images: ImageSet, count: int, shown: int) -> FigureInput:
+def _training_data(encoder: NamedEncoder, given: Given) -> Data:
+    """Return the data set of the run that trained an encoder, changed by the user's `data` keys.
+
+    Without a known run, this is the data set of the encoder's recipe.
+    """
+    if not encoder.run:
+        return encoder.recipe.data
+    values = {
+        f"data.{key}": value for key, value in recipe_files.read(encoder.run / "recipe.yaml").data
+    }
+    values |= {key: given.values[key] for key in given.values if key.startswith("data.")}
+    # the texts that the user typed are for error messages
+    return schema.build(values, typed=given.texts).data
+
+
+def load_figure_input(
+    encoder: NamedEncoder, images: ImageSet, count: int, shown: int
+) -> FigureInput:
     """Load an encoder and images for computing figures, on the GPU if there is one.
 
     If the objective that trained the encoder has a figure, the objective is loaded, too.
 
     Args:
-        named: Encoder.
+        encoder: Encoder.
         images: Images.
         count: Number of images to load.
         shown: Number of these images that figures show.
@@ -335,12 +361,12 @@ def load_figure_input(named: NamedEncoder, images: ImageSet, count: int, shown: 
             cannot be read.
         NonFiniteError: Features are not finite.
     """
-    recipe = named.recipe
+    recipe = encoder.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(recipe.seed)  # draws the parameters that the weights do not hold
-    network, _ = named.load()
+    network, _ = encoder.load()
     assert isinstance(network, Encoder)  # with_fresh_weights refuses others
-    objective, unknown = load_trained(named.source, network, lambda part: bool(part.figure))
+    objective, unknown = load_trained(encoder.source, network, lambda part: bool(part.figure))
     tokens = network.patches + network.prefix
     attention_bytes = 4 * recipe.model.heads * tokens**2  # of an image in a block, in float32
     size = max(shown, min(LARGEST_BATCH, ATTENTION_BYTES // attention_bytes))
@@ -356,8 +382,8 @@ def load_figure_input(named: NamedEncoder, images: ImageSet, count: int, shown: 
     if objective is not None:
         objective.to(device).eval()
     first: Batch = batches[0].map(lambda values: values[:shown])
-    pool = named.pool if network.has_class_token else "avg"
+    pool = encoder.pool if network.has_class_token else "avg"
     with torch.no_grad():
         feature_BD = network.feature(first.image, pool)
-    check_finite(FRESH if named.source.is_scratch else ENCODER, is_finite(feature_BD))
-    return FigureInput(network, named.pool, batches, first, objective, unknown)
+    check_finite(FRESH if encoder.source.is_scratch else ENCODER, is_finite(feature_BD))
+    return FigureInput(network, encoder.pool, batches, first, objective, unknown)

@@ -66,7 +66,8 @@ def evaluate(run: Run) -> Result | None:
     """
     with session(run) as current:
         splits = current.load_splits(test=True)
-        return current.hold_run() or _measure(run, current.accelerator, splits)
+        result = current.hold_run()  # of another process that has finished the run
+        return _measure(run, current.accelerator, splits) if result is None else result
 
 
 def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits) -> Result | None:
@@ -84,7 +85,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
     seen = seen_images.load_or_count_seen(run, measured, facts, accelerator)
     on_main(accelerator, lambda: run.open(environment(facts)))
     networks = {ENCODER: network} | _build_fresh_baseline(recipe, accelerator.device)
-    readers, pool = _readers(networks, recipe)
+    readers, pool = _feature_readers(networks, recipe)
     token_probes = {
         measure: import_module(MEASURES[measure].code)
         for measure in probe.measures_that_read("tokens")
@@ -145,7 +146,10 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 def _open_images(
     run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits
 ) -> tuple[EvaluationImages, dict[str, Any]]:
-    """Check the images of an evaluation, and prepare to read them on all processes. Collective.
+    """Check the images of an evaluation, and prepare to read them on all processes.
+
+    The number of classes is computed only if something learns or predicts labels: a probe of
+    features or of tokens, or the classifier of the run. All processes must call this function.
 
     Args:
         run: Evaluation.
@@ -162,7 +166,9 @@ def _open_images(
     resources.check_memory(recipe)
     size = resources.device_batch(recipe, accelerator)
     rank, processes = accelerator.process_index, accelerator.num_processes
-    batch_layout = BatchLayout(size * processes, size, rank, processes)
+    batch_layout = BatchLayout(
+        global_batch=size * processes, device_batch=size, rank=rank, processes=processes
+    )
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     if measures_masks(recipe):
@@ -187,8 +193,9 @@ def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Bac
     """Build the baseline with untrained weights, {FRESH: network}.
 
     If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
-    the image size of the evaluation like the trained weights. The result is empty if the encoder
-    itself has untrained weights.
+    the image size of the evaluation like the trained weights. Weights of unknown origin, such as
+    timm's, are compared with weights drawn with the seed of the evaluation. The result is empty if
+    the encoder itself has untrained weights.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -201,24 +208,27 @@ def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Bac
     return {FRESH: network.to(device)}
 
 
-def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
-    """Return a function that computes features for each network and for the pixels.
+def _feature_readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
+    """Return the functions that compute the features to probe, and how tokens are pooled.
 
     Args:
         networks: {ENCODER or FRESH: network}.
         recipe: Recipe of the evaluation.
 
     Returns:
-        {ENCODER, FRESH or PIXELS: reader}, and how the encoder's tokens are pooled, for the banner
-        and result.json: "token" or "avg", or "tokens" or "patches" if only measures of tokens are
-        asked for.
+        A function from images to features for each network and, if k-NN is measured, for the
+        pixels: {ENCODER, FRESH or PIXELS: function}. And the name of the encoder's feature for the
+        banner and result.json: "token" (class token) or "avg" (mean of the patch tokens), or if no
+        probe reads a pooled feature, "tokens" (all tokens) or "patches" (patch tokens).
     """
     readers: dict[str, features.Reader] = {}
     pool = ""
     for name, network in networks.items():
-        readers[name], network_pool = _reader(network, name, recipe)
-        if name == ENCODER:
-            pool = network_pool
+        if recipe.probe.feature == "hidden":
+            readers[name], pool = _hidden_layer_reader(network, recipe, is_trained=name == ENCODER)
+        else:
+            pool = recipe.probe.pool or recipe.init_source.pooling()
+            readers[name] = features.feature_reader(network, pool, recipe.probe.layer)
     if "knn" in recipe.probe.measures:
         readers[PIXELS] = pixel_reader(recipe.data)
     if not recipe.probe.measures_that_read("feature", "head"):
@@ -226,39 +236,37 @@ def _readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Re
     return readers, pool
 
 
-def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, str]:
-    """Return a function that computes the features to probe, and how tokens are pooled.
+def _hidden_layer_reader(
+    net: Backbone, recipe: Recipe, is_trained: bool
+) -> tuple[features.Reader, str]:
+    """Return a function that computes the output of the hidden tanh layer in a run's classifier.
 
-    The features come from the encoder or, with probe.feature=hidden, from the tanh layer of the
-    run's head.
+    An untrained layer has the weights that the run began with. They depend on the order of the
+    draws from the run's seed, so the run's encoder is drawn first, as the run did, and discarded.
 
     Args:
-        net: Network to read features from.
-        name: ENCODER or FRESH.
+        net: Encoder, whose pooled feature is the input of the layer.
         recipe: Recipe of the evaluation.
+        is_trained: Whether to use the trained weights of the layer.
 
     Returns:
-        A function from images to features, and "token" or "avg".
+        A function from images to features, and how the encoder's tokens are pooled ("token" or
+        "avg").
 
     Raises:
-        UserError: The run's head has no tanh layer.
+        UserError: The classifier has no hidden layer.
     """
     init = recipe.init_source
-    if recipe.probe.feature == "encoder":
-        pool = recipe.probe.pool or init.pooling()
-        return features.feature_reader(net, pool, recipe.probe.layer), pool
     with torch.random.fork_rng(devices=[]):
-        trained_by = _read_recipe_of_run(init)
-        if name == FRESH and trained_by is not None:
-            # Draw the encoder first and then the tanh layer, as the run did at its start
-            torch.default_generator.manual_seed(trained_by.seed)
-            encoder.build_backbone(trained_by.model, trained_by.data)
-        is_trained = name == ENCODER
+        run_recipe = _read_recipe_of_run(init)
+        if not is_trained and run_recipe is not None:
+            torch.default_generator.manual_seed(run_recipe.seed)
+            encoder.build_backbone(run_recipe.model, run_recipe.data)
         objective = heads.load_classifier(init, net, "probe.feature=hidden", is_trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         raise UserError(
-            f"probe.feature=hidden: init={init.place} was trained with supervised.hidden=false. "
-            "Use probe.feature=encoder."
+            f"probe.feature=hidden: the classifier of init={init.place} has no hidden layer, "
+            "because it was trained with supervised.hidden=false. Use probe.feature=encoder."
         )
     hidden = objective.hidden.to(next(net.parameters()).device).eval()
     pool = objective.pool
@@ -268,9 +276,11 @@ def _reader(net: Backbone, name: str, recipe: Recipe) -> tuple[features.Reader, 
 def _is_chosen_on_test_split(recipe: Recipe, fingerprints_here: dict[str, str]) -> bool:
     """Return whether a run chose its best checkpoint on the test images of this evaluation.
 
-    All runs that the weights come from are examined, if they are on this machine. Only runs with a
-    separate held-out split count. Held-out images that were cut from the training split have the
-    fingerprint of the whole split, which does not tell whether they are among the test images.
+    The result is True if a run that the weights come from has checkpoint.best, and its held-out
+    images were a split with the same fingerprint as these test images. Runs that are not on this
+    machine are not examined. Runs that cut the held-out images from the training split do not
+    count: the recorded fingerprint is the one of the whole training split, which does not tell
+    whether the held-out images are test images.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -280,9 +290,9 @@ def _is_chosen_on_test_split(recipe: Recipe, fingerprints_here: dict[str, str]) 
         for run, run_recipe in runs_before(recipe):
             if run_recipe is None:
                 continue
-            run_fingerprints = records.read(run / "environment.json", Environment).data
-            held_out = run_fingerprints.get("validation")
-            is_separate = held_out is not None and held_out != run_fingerprints.get("train")
+            hashes = records.read(run / "environment.json", Environment).data
+            held_out = hashes.get("validation")
+            is_separate = held_out is not None and held_out != hashes.get("train")
             is_test_split = held_out == fingerprints_here.get("test")
             if run_recipe.checkpoint.best and is_separate and is_test_split:
                 return True
@@ -397,9 +407,9 @@ def _run_feature_probes(
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:
     recipe, data = run.recipe, run.recipe.data
-    feature = feature_text(pool, recipe.probe.layer)
+    probed = f"{recipe.init}, frozen: {feature_text(pool, recipe.probe.layer)}"
     if recipe.probe.feature == "hidden":
-        feature += " and the hidden tanh layer of the head"
+        probed += ". The probes read the hidden tanh layer that the run trained on this feature"
     assert splits.test is not None
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
     images = ", ".join(f"{_count_images(source)} {name}" for name, source in named.items())
@@ -413,7 +423,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     size = f"{data.size} px, {crop_text(data.eval_mode, data.eval_crop)}"
     console.table(
         [
-            ("encoder", f"{recipe.init}, frozen: {feature}"),
+            ("encoder", probed),
             *console.rows_under("", seen_text.lines(seen)),
             ("data", f"{data.name}: {images} images at {size}"),
             *console.rows_under("images", splits.notes),

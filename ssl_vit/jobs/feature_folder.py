@@ -103,6 +103,10 @@ class FeatureFolder:
     def run(self) -> tuple[list[Path], list[Neighbor]]:
         """Write the missing shards, each on a single process, then answer the queries.
 
+        The features of a few images are computed before anything is written. An existing folder
+        decides the precision of the computation if the options give none, so that all its shards
+        have the same precision.
+
         Returns:
             The paths of the shards, and the images nearest to each query. The nearest images are
             empty without a query, and on processes other than rank 0.
@@ -114,42 +118,45 @@ class FeatureFolder:
         accelerator = self.accelerator
         # Rank 0 reads the splits first, so that the other processes find the prepared files
         self.splits = on_main(accelerator, self._load_splits) or self._load_splits()
-        texts, data = self.options.query or [], self.recipe.data
+        paths, data = self.options.query or [], self.recipe.data
         # Before the work, so that an unreadable query costs no time
         queries = on_main(
-            accelerator, lambda: [nearest_images.read_query(text, data) for text in texts]
+            accelerator, lambda: [nearest_images.read_query(path, data) for path in paths]
         )
         self.session.hold(self.output.hold())
         network, weights_hash = self._network()
         patches = self.options.patches
         read = embedding.token_reader(network, self.encoder.pool, self.recipe.probe.layer, patches)
-        # Check some features before embed.json is written: if the weights are not finite, the
+        # Called for its error, before embed.json is written: if the weights are not finite, the
         # features of most images are not finite either
-        first = next(iter(self.splits))
-        self._content(first, np.arange(min(CHECKED, len(self.splits[first]))), read, workers=0)
-        missing, self.recipe.compute.precision = broadcast_from_main(
-            accelerator, lambda: self._open(weights_hash)
-        )
+        split, source = next(iter(self.splits.items()))
+        self._content(split, np.arange(min(CHECKED, len(source))), read, workers=0)
+        missing, precision = broadcast_from_main(accelerator, lambda: self._open(weights_hash))
+        self.recipe.compute.precision = precision  # on all processes
+        # the processes take turns
         for number in missing[accelerator.process_index :: accelerator.num_processes]:
             self._write(self.shards[number], read)
         accelerator.wait_for_everyone()
-        on_main(accelerator, self._conclude)
+        on_main(accelerator, self._record_new_shards)
         nearest = self._answer(queries, read) if queries else []
         return [shard.file for shard in self.shards], nearest
 
     def _load_splits(self) -> dict[str, Source]:
         """Open the splits that the options name, by default every split that has images.
 
-        Rank 0 prints warnings about the images, and what the labels are.
+        Rank 0 prints warnings about the images, and what the labels are. Lists of labels are left
+        out, because a shard has a single label for each image.
 
         Returns:
             {name of the split: images}.
         """
         opened = run_splits.open_for_testing(self.data)
         filled = {name: source for name, source in opened.splits.items() if len(source)}
-        names = [named_split(name, filled) for name in self.options.split or filled]
+        requested = self.options.split or filled
+        names = [named_split(name, filled) for name in requested]
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
         if self.accelerator.is_main_process:
+            # the third argument says why data.range= cannot be given for a frozen encoder
             warnings = check_pixels.check(splits, self.data, check_pixels.OF_ENCODER)
             for warning in (*opened.guesses, *warnings):
                 print(f"warning: {text_line(warning)}", flush=True)
@@ -174,6 +181,8 @@ class FeatureFolder:
 
     def _network(self) -> tuple[Backbone, str]:
         """Load the encoder, and set in `self.encoder.pool` how the encoder's tokens are pooled.
+
+        For a network without tokens, such as a ResNet, `pool` is only a text for messages.
 
         Returns:
             The network on the device, and a hash of the weights.
@@ -232,19 +241,20 @@ class FeatureFolder:
         if record:
             recorded_facts = record.settings | facts("data", record.splits)
             for difference in differences(recorded_facts, settings | facts("data", splits)):
-                self._refuse(difference)
+                self._raise_difference(difference)
             splits = record.splits | splits
             class_lists |= {str(self.folder): ClassList(record.label_names)}
             recorded_shards = record.shards
         missing = [number for number, shard in enumerate(self.shards) if not shard.file.exists()]
-        intact = self.output.intact(recorded_shards, [shard.file.name for shard in self.shards])
+        names = [shard.file.name for shard in self.shards]
+        unchanged_shards = self.output.check_unchanged(recorded_shards, names)
         self.output.write(
             Embedded(
                 encoder=self.encoder.identity,
                 label_names=shared_names(class_lists, self.recipe.data.location),
                 settings=settings,
                 splits=splits,
-                shards=intact,
+                shards=unchanged_shards,
             )
         )
         print(f"encoder     {self._describe()}")
@@ -256,7 +266,12 @@ class FeatureFolder:
         return missing, compute.precision
 
     def _settings(self, weights_hash: str) -> dict[str, Any]:
-        """Return {key: value} of everything that the features depend on, except the images."""
+        """Return {key: value} of everything that the features depend on, except the images.
+
+        If a command differs from the folder in several keys, the error names the first of them. So
+        the hash of the weights comes after data.size: another image size resizes the position
+        embeddings and thus changes the hash, too, but the error should name data.size.
+        """
         values = self.recipe.values()
         model_keys = [key for key in values if key.startswith("model.") and key != "model.name"]
         return {
@@ -264,16 +279,19 @@ class FeatureFolder:
             "probe.pool": self.encoder.pool,
             "patches": self.options.patches,
             "rows": self.options.shard_rows,
-            # after data.size: another size resizes positions and thus changes this hash, too, but
-            # the error should name data.size
             "init": weights_hash,
             **{key: values[key] for key in model_keys},
             "model_args": self.encoder.source.feature_values().get("model_args"),
         }
 
-    def _refuse(self, difference: Difference) -> None:
-        """Raise a UserError that says how the features of the folder differ from these features."""
-        if difference.kind:
+    def _raise_difference(self, difference: Difference) -> None:
+        """Raise a UserError that says how the features of the folder differ from these features.
+
+        Args:
+            difference: Difference in the images of a split (`kind` is then "data"), in the weights
+                (`key` is "init") or in another key of the recipe.
+        """
+        if difference.kind == "data":
             raise UserError(
                 f"data={self.data.place}: {self.folder} holds features of other images of split "
                 f"{difference.name}. Use another name=."
@@ -308,6 +326,8 @@ class FeatureFolder:
     def _content(self, split: str, rows: np.ndarray, read: TokenReader, workers: int) -> bytes:
         """Compute the features of some rows of a split, on this process alone.
 
+        Each process writes other shards, so the rows are not divided among the processes.
+
         Args:
             split: Name of the split.
             rows: Rows to compute.
@@ -322,7 +342,7 @@ class FeatureFolder:
         """
         recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
-        alone = BatchLayout(size, size, 0, 1)
+        alone = BatchLayout(global_batch=size, device_batch=size, rank=0, processes=1)
         loader = evaluation_loader(source, recipe.data, alone, workers, rows)
         with (
             autocast(recipe.compute.precision, self.accelerator),
@@ -331,15 +351,13 @@ class FeatureFolder:
             watched = self.accelerator.watch_loader(batches)
             return embedding.embed(read, watched, source, self.accelerator.device)
 
-    def _conclude(self) -> None:
-        """Record the hashes of new shards, and print which images were left out.
+    def _record_new_shards(self) -> None:
+        """Record the hashes of new shards in embed.json, and print which images were left out.
 
         Raises:
             UserError: More images are unreadable than data.unreadable allows.
         """
-        summaries = [embedding.summary(shard.file) for shard in self.shards]
-        images = sum(count for count, _ in summaries)
-        unreadable = [name for _, names in summaries for name in names]
+        images, unreadable = self._read_summaries()
         record = self.output.read()
         assert record is not None
         files = [shard.file.name for shard in self.shards]
@@ -350,7 +368,15 @@ class FeatureFolder:
             print(f"warning: an image is left out: {text_line(name)}", flush=True)
         total = images + len(unreadable)
         check_unreadable(len(unreadable), total, self.recipe.data, unreadable)
-        print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)
+        print(
+            f"finished    {self.folder} has features of {images:,} of {total:,} images", flush=True
+        )
+
+    def _read_summaries(self) -> tuple[int, list[str]]:
+        """Return the number of images in all shards, and the names of unreadable images."""
+        summaries = [embedding.summary(shard.file) for shard in self.shards]
+        unreadable = [name for _, names in summaries for name in names]
+        return sum(images for images, _ in summaries), unreadable
 
     def _answer(self, queries: Sequence[Query], read: TokenReader) -> list[Neighbor]:
         """Find and show the images whose features are most similar to each query.
@@ -366,8 +392,9 @@ class FeatureFolder:
         """
         top = self.options.top or TOP
         x_QD = np.stack([self._feature(query, read) for query in queries])
-        # One image more than asked for, because the query itself may be among the images
-        found, pairs = embedding.search(x_QD, self.shards, self.splits, top + 1)
+        # One image more than asked for, because the query itself may be among the images. The
+        # similarity of all pairs of images is shown for comparison
+        found, pair_similarity = embedding.search(x_QD, self.shards, self.splits, top + 1)
         answers = [
             (query, nearest_images.without_query(query, neighbours, self.splits)[:top])
             for query, neighbours in zip(queries, found, strict=True)
@@ -375,9 +402,9 @@ class FeatureFolder:
         command = ""
         if not self.encoder.source.is_scratch:
             command = nearest_images.fresh_weights_command(self.options)
-        images = sum(embedding.summary(shard.file)[0] for shard in self.shards)
+        num_images, _ = self._read_summaries()
         searched = ComparedImages(
-            self.splits, images, self.recipe.data, pairs, self._describe(), command
+            self.splits, num_images, self.recipe.data, pair_similarity, self._describe(), command
         )
         nearest_images.show(answers, searched, self.folder)
         return [neighbour for _, neighbours in answers for neighbour in neighbours]

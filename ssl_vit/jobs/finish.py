@@ -80,6 +80,9 @@ def _test(
 ) -> dict[str, Measured]:
     """Measure the objective on all test images, and write predictions.npz.
 
+    The difference from the baseline is measured on pairs, the two answers for the same image. With
+    data.group, images of a group are not independent, so no difference is measured.
+
     Args:
         job: The training job.
         trained: The objective, in evaluation mode.
@@ -95,7 +98,12 @@ def _test(
         return {}
     classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
     images = EvaluationImages(
-        *(recipe, job.splits, classes, job.accelerator, job.batch_layout, job.workers),
+        recipe,
+        job.splits,
+        classes,
+        job.accelerator,
+        job.batch_layout,
+        job.workers,
         warn=lambda text: job.run.warn(f"a test image is {text}"),
         should_stop=should_stop,
     )
@@ -289,7 +297,9 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 def _held_out(job: TrainingJob) -> dict[str, Measured]:
     """Return the metrics of the objective on the held-out images, {name: entry of result.json}.
 
-    All processes must call this function.
+    Each entry also says how many of its images are copies of others. A metric counts as measured on
+    labelled images only if it was measured on as many images as have labels. All processes must
+    call this function.
     """
     batches, accelerator = job.held_out.batches, job.accelerator
     copies = count_copies_in(batches, accelerator)
@@ -298,7 +308,7 @@ def _held_out(job: TrainingJob) -> dict[str, Measured]:
     split = split_images.held_out_split(job.recipe)
     metrics = {}
     for name, (value, n) in job.held_out.latest.items():
-        # metrics that need labels are measured on labelled images only
+        # if all images have labels, both numbers of copies are equal
         metric_copies = copies_of_labelled if n == labelled else copies
         metrics[name] = Measured(value=value, n=n, split=split).with_copies(metric_copies)
     return metrics
@@ -306,6 +316,4 @@ def _held_out(job: TrainingJob) -> dict[str, Measured]:
 
 def _sum_or_none(a: float | None, b: float | None) -> float | None:
     """Return the sum of two numbers, or None if a number is unknown."""
-    if a is None or b is None:
-        return None
-    return a + b
+    return None if a is None or b is None else a + b

@@ -49,11 +49,13 @@ def load_classifier(
     Raises:
         UserError: The run or export has no classifier, or the heads are damaged.
     """
-    objective, unknown = load_trained(source, network, lambda part: part.labels, trained)
+    objective, why_not_loaded = load_trained(
+        source, network, lambda declared: declared.labels, trained
+    )
     if objective is not None:
         return objective
-    if unknown:
-        raise UserError(f"{option}: init={source.place}: {unknown}")
+    if why_not_loaded:
+        raise UserError(f"{option}: init={source.place}: {why_not_loaded}")
     raise UserError(
         f"{option}: init={source.place}: no classifier was trained on labels. "
         "Use a run that learned labels."
@@ -128,7 +130,8 @@ def _load_export_head(
     Args:
         source: Place of the export.
         network: Encoder of the export, which becomes part of the objective.
-        wanted: See `load_trained`.
+        wanted: Takes the declaration of an objective and returns whether to build it. The only
+            objective with a linear classifier is `supervised`.
 
     Returns:
         The objective, or None if another program wrote the export, or if it has no classifier.
@@ -189,11 +192,15 @@ def _check_finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _select_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """Return the weights of an objective, or of a part of a sum, without the part's prefix.
+    """Return the weights of a single objective from the heads of a run.
+
+    If a run trained a sum of objectives, the weights of each objective have the prefix
+    `parts.NAME.`, which is removed. If a run trained one objective, its weights have no prefix and
+    are all returned.
 
     Args:
-        heads: {name: weight} of a single objective, or of all parts of a sum.
-        name: Name of the part.
+        heads: {name: weight} of the run's objective or objectives.
+        name: Name of the objective whose weights are returned.
     """
     prefix = f"{PARTS}{name}."
     return {
@@ -219,19 +226,21 @@ class TrainedClassifier(NamedTuple):
 def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> TrainedClassifier:
     """Load the classifier of the run or export that made the weights.
 
+    The classes of the test images are matched with the classifier's outputs by their names.
+
     Args:
         net: The encoder with these weights.
         init: The place of the weights.
         test: The images that the classifier is to classify.
-        data: The recipe's keys of these images.
+        data: The data options of the recipe, for errors about these images.
 
     Raises:
         UserError: The run or export has no classifier, or `pair_classes` cannot match the classes.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
-    outputs = getattr(objective, "classes", 0)
-    number_C = pair_classes(names_of_head(init), test, init.place, data.location, outputs)
-    return TrainedClassifier(objective, number_C)
+    outputs = getattr(objective, "classes", 0)  # a plugin's classifier need not say its number
+    output_C = pair_classes(names_of_head(init), test, init.place, data.location, outputs)
+    return TrainedClassifier(objective, output_C)
 
 
 def measure_head(
@@ -239,13 +248,17 @@ def measure_head(
 ) -> dict[str, Measured]:
     """Measure top-1, top-5 and, with eval.real, ReaL accuracy of a classifier.
 
+    Labels of the images are first replaced by the numbers of the classifier's outputs, because the
+    images may list the same classes in another order than the classifier.
+
     Args:
         head: The classifier.
         images: The test images, with the recipe and the processes that read them.
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Raises:
-        UserError: Labels are output numbers, and a label is larger than the last output.
+        UserError: The classes have no names to match, and a label is larger than the number of the
+            last output.
     """
     recipe, test = images.recipe, images.test
     accelerator = images.accelerator

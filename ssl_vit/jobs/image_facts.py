@@ -12,7 +12,13 @@ NOT_COMPARED = "the images were not compared with the images of the finished run
 
 
 def fingerprint(recipe: Recipe) -> tuple[dict[str, str], str]:
-    """Return the fingerprint of each split that a recipe names, or why there are none.
+    """Return the fingerprint of each split that a recipe names, by which its images are recognised.
+
+    A fingerprint is of the whole split, even if a run uses only a part. Images of the Hub, and
+    images that are not on this machine, have no fingerprint.
+
+    Returns:
+        `{split: fingerprint}` and an empty text; or an empty mapping and the reason.
 
     Raises:
         UserError: The images exist on this machine and cannot be read.
@@ -24,17 +30,21 @@ def fingerprint(recipe: Recipe) -> tuple[dict[str, str], str]:
         check_place(data)
     except UserError as error:
         return {}, f"{error} ({NOT_COMPARED})"
-    # fingerprints are of whole splits, even if a run uses only a part
-    place = {key.removeprefix("data."): recipe.value(key) for key in (*SPLIT_KEYS, *READING)}
-    test = recipe.eval.test or recipe.objective == "probe"
-    seed = recipe.seed if data.stream else 0
-    return _fingerprints(json.dumps(place), test, seed, measures_masks(recipe)), ""
+    options = {key.removeprefix("data."): recipe.value(key) for key in (*SPLIT_KEYS, *READING)}
+    hashes = _fingerprints(
+        json.dumps(options),
+        test=recipe.eval.test or recipe.objective == "probe",  # every evaluation has test images
+        # without a stream, the same value for all seeds, so that the cache is used
+        seed=recipe.seed if data.stream else 0,
+        masks=measures_masks(recipe),
+    )
+    return hashes, ""
 
 
 @cache  # the runs of a study share their images
-def _fingerprints(place: str, test: bool, seed: int, masks: bool) -> dict[str, str]:
+def _fingerprints(data_options: str, test: bool, seed: int, masks: bool) -> dict[str, str]:
     from ..data import fingerprints, run_splits  # a second of imports
 
-    data = Data(**json.loads(place))
+    data = Data(**json.loads(data_options))
     splits = run_splits.load(data, test, seed=seed)
     return fingerprints.fingerprint_splits(splits, data.path, masks, bool(data.group))

@@ -13,7 +13,7 @@ from ..data.pixel_values import decoder, shown_image
 from ..data.source import Source, read_file
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
-from ..formatting import text_line, typed_command
+from ..formatting import format_count, text_line, typed_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..recipe import parsing
@@ -78,11 +78,8 @@ def read_query(text: str, data: Data) -> Query:
     try:
         return Query(text, path, decoder(data)(read_file(path)))
     except ValueError as error:
-        if data.path:
-            raise UserError(
-                f"query={text}: expected an image file (or a path below data.path=): {error}"
-            ) from None
-        raise UserError(f"query={text}: expected an image file: {error}") from None
+        or_path = " (or a path below data.path=)" if data.path else ""
+        raise UserError(f"query={text}: expected an image file{or_path}: {error}") from None
 
 
 def without_query(
@@ -116,6 +113,9 @@ def show(
 ) -> None:
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
+    For comparison, the first line says how similar any two of the images are on average. A query's
+    own file is left out of the results, but copies of the file under other names are shown.
+
     Args:
         answers: Each query with the nearest images.
         compared: The images that the queries were compared with.
@@ -129,7 +129,7 @@ def show(
     for query, neighbours in answers:
         print(
             f"nearest     {text_line(query.text)}: cosine similarity, image "
-            "(without the query's file, but with copies of the file)"
+            "(the query's own file is left out, and copies of the file are shown)"
         )
         for neighbour in neighbours:
             print(f"{neighbour.similarity:11.4f} {_name(neighbour, compared)}")
@@ -206,7 +206,7 @@ def _page(answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedIma
     unreadable = sum(map(len, compared.splits.values())) - compared.images
     images = f"{compared.images:,} images"
     if unreadable:
-        images = f"{images} ({unreadable:,} more could not be read)"
+        images = f"{images} ({format_count(unreadable, 'more images')} could not be read)"
     intro: list[Block] = [
         Text(
             "This page shows the images whose features have the highest cosine similarity to the "
@@ -249,8 +249,9 @@ def _nearest(
     pictures = [blocks.Image(png, caption, caption, href=query.path.resolve().as_uri())]
     for neighbour in neighbours:
         source = compared.splits[neighbour.split]
-        (raw,), _ = source.fetch(np.array([neighbour.index]))
-        png = thumbnail(decoder(compared.data)(raw), compared.data)
+        encoded_images, _ = source.fetch(np.array([neighbour.index]))
+        pixels_CHW = decoder(compared.data)(encoded_images[0])
+        png = thumbnail(pixels_CHW, compared.data)
         name = _name(neighbour, compared)
         path = source.path_of(neighbour.index)
         href = path.resolve().as_uri() if path else ""

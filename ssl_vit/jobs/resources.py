@@ -31,7 +31,8 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     """Check that the recipe can use lists of labels, if the images have lists.
 
     Only the sigmoid loss can learn lists of labels. Probes of features and of tokens need a single
-    label for each image.
+    label for each image. An evaluation, whose objective is called `probe`, trains nothing but
+    probes.
 
     Args:
         recipe: Recipe of the run.
@@ -40,7 +41,9 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     Raises:
         UserError: An objective or a probe of the recipe cannot use lists.
     """
-    sources = [source for source in splits[:3] if source is not None]
+    sources = [splits.train, splits.validation]
+    if splits.test is not None:
+        sources.append(splits.test)
     lists = [source.labels.lists for source in sources if source.labels.lists is not None]
     if not lists:
         return
@@ -58,10 +61,10 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
 
 
 def largest_sizes(recipe: Recipe) -> str:
-    """Return the options that take most memory, as text "KEY=VALUE, KEY=VALUE".
+    """Return the options that probably take most memory, for errors about memory.
 
-    These are the LARGEST options with the largest whole numbers among the keys that decide the size
-    of the network or of a step: keys of the model and the objective, data.size and optim.batch.
+    An example is `optim.batch=4096, model.width=768`. The options are keys of the model and of the
+    objective, data.size and optim.batch. Those with the largest values are named, at most four.
     """
     groups = ("model", *recipe.groups)
     sizes: dict[str, int] = {}
@@ -92,8 +95,10 @@ def check_memory(recipe: Recipe) -> None:
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Return the number of images whose activations fit into half of a process's memory.
 
-    The memory is the memory of the GPU, or the process's share of the machine's memory.
+    The memory is the memory of the GPU, or the process's share of the machine's memory. On a GPU,
+    attention is computed by a fused kernel, which does not store the attention maps.
     """
+    # `fitting_images` takes half of the memory for activations
     if accelerator.device.type == "cuda":
         memory = torch.cuda.get_device_properties(accelerator.device).total_memory
         return costs.fitting_images(recipe, memory, fused=True)
@@ -155,7 +160,7 @@ def resident_images(
     except NotResident as error:
         if wanted:
             raise UserError(
-                f"compute.resident=true: images cannot be kept decoded ({error}). "
+                f"compute.resident=true: the decoded images cannot be kept in memory ({error}). "
                 "Use compute.resident=null."
             ) from None
         return None

@@ -63,6 +63,7 @@ class RunResult(Result):
         most one sentence about their meaning, and the next step.
         """
         with use_plugin_rows(read_run(self.folder).environment.plugin_rows):
+            # a list, because the caller may use the rows of other plugins between two lines
             yield from list(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -82,11 +83,12 @@ class RunResult(Result):
         compared = None
         if recipe.fine_tunes:
             compared = scratch.scratch_table(self.folder, recipe, self)
-            hint = "" if compared else scratch.other_pooling(self.folder, recipe)
             if compared:
                 yield from metric_tables.text_lines("scratch", compared)
-            if hint:
-                yield f"scratch     {hint}"
+            else:
+                hint = scratch.other_pooling(self.folder, recipe)
+                if hint:
+                    yield f"scratch     {hint}"
         yield from self._seen_lines()
         in_study = is_task(self.folder)
         verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared, in_study)
@@ -97,7 +99,7 @@ class RunResult(Result):
             yield f"next        {next_step}"
 
     @property
-    def _labelled(self) -> bool:
+    def _has_labels(self) -> bool:
         return next_steps.has_labels(self.not_compared)
 
     def _describe_best_step(self) -> str:
@@ -111,36 +113,49 @@ class RunResult(Result):
         )
 
     def _seen_lines(self) -> Iterator[str]:
-        """Yield a line for each run that has trained on measured images, or may have."""
+        """Yield a line for each run that has trained on measured images, or may have.
+
+        The line is a caution if the run has learned the labels of test images, because its accuracy
+        on these images does not hold for unseen images. Otherwise the line only informs.
+        """
         for seen_images in self.seen or ():
-            cautions = seen_text.cautions([seen_images])
+            cautions = seen_text.cautions([seen_images])  # for one run, one caution or none
             if cautions:
                 yield f"caution     {cautions[0]}"
             elif any(seen_images.images.values()) or seen_images.unknown:
-                yield f"seen        {seen_text.sentence(seen_images)}"
+                yield f"seen        {seen_text.describe_seen(seen_images)}"
 
     def _next_step(self, recipe: Recipe, has_scratch: bool) -> str:
         """Return what to do next and the command, or an empty text.
+
+        The next step is the first that applies: measure whether the pre-training helps; after
+        fine-tuning, train from scratch for comparison; after a pre-training whose features were not
+        compared with untrained weights (`not_compared` says why), measure them on labelled images;
+        else fine-tune the encoder. Nothing follows supervised pre-training, or an evaluation of
+        untrained weights.
 
         Args:
             recipe: Recipe of the run or evaluation.
             has_scratch: Whether a comparable run from scratch exists.
         """
-        parts = recipe.declared.trained(recipe)
-        if recipe.trains and not recipe.fine_tunes and all(part.labels for part in parts):
-            return ""  # supervised pre-training
+        objectives = recipe.declared.trained(recipe)  # several if the run trains a sum
+        learns_only_labels = all(objective.labels for objective in objectives)
+        if recipe.trains and not recipe.fine_tunes and learns_only_labels:
+            return ""
         if not recipe.trains and recipe.init_source.is_scratch:
             return ""
         pre_training = scratch.find_pretraining(recipe)
         if pre_training:
-            command = next_steps.worth_command(pre_training, recipe if self._labelled else None)
+            command = next_steps.worth_command(pre_training, recipe if self._has_labels else None)
             if command:
                 return f"To measure whether pre-training helps: {command}"
         if recipe.fine_tunes:
             command = "" if has_scratch else next_steps.from_scratch(self.folder)
             return f"To train from scratch: {command}" if command else ""
         if self.not_compared:
-            command = next_steps.evaluation(self.folder, self.folder.parent, recipe, self._labelled)
+            command = next_steps.evaluation(
+                self.folder, self.folder.parent, recipe, self._has_labels
+            )
             return f"To measure the features on images with labels: {command}"
         init = self.folder if recipe.trains else recipe.init
         return f"To fine-tune the encoder: {next_steps.fine_tuning(init, recipe)}"

@@ -34,21 +34,22 @@ class NearbyRun(NamedTuple):
         recipe: The recipe of the finished run.
         result: The result of the finished run.
         images: The fingerprints of the splits.
-        differ: The keys at which the recipe differs from the fine-tuned run's recipe.
+        differing_keys: The keys in which the recipe differs from the fine-tuned run's recipe.
     """
 
     folder: Path
     recipe: Recipe
     result: Result
     images: object
-    differ: set[str]
+    differing_keys: set[str]
 
 
 def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
-    """Return a table of a fine-tuned run and a run from scratch in the same folder of runs.
+    """Compare a fine-tuned run with a run from scratch in the same folder of runs, in a table.
 
-    The run from scratch must have the same length and images. The table has for each of the two
-    runs the accuracy, the number of tries of hyperparameters, and the compute.
+    The run from scratch must have the same recipe, except for the initial weights and the seed, and
+    the same images. The table has for each of the two runs the accuracy on test images, the number
+    of tries of hyperparameters, and the compute.
 
     Args:
         folder: Folder of the fine-tuned run.
@@ -59,45 +60,47 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         The table, or None without such a run from scratch.
     """
     images = _images(folder)
-    neighbours = [run for run in _nearby_runs(folder, recipe) if run.images == images]
+    runs = [run for run in _nearby_runs(folder, recipe) if run.images == images]
     from_scratch = [
-        neighbour
-        for neighbour in neighbours
-        if neighbour.recipe.init == SCRATCH
-        and neighbour.differ <= {"init", "seed"}
-        and MEASURE in neighbour.result.metrics
+        run
+        for run in runs
+        if run.recipe.init == SCRATCH
+        and run.differing_keys <= {"init", "seed"}
+        and MEASURE in run.result.metrics
     ]
     if not from_scratch or MEASURE not in result.metrics:
         return None
     # Prefer the run with the same seed
-    nearest = min(
-        from_scratch, key=lambda neighbour: (neighbour.recipe.seed != recipe.seed, neighbour.folder)
-    )
+    scratch_run = min(from_scratch, key=lambda run: (run.recipe.seed != recipe.seed, run.folder))
     rows = []
-    for name, init, shown in (
+    for name, init, compared_result in (
         ("this run", recipe.init, result),
-        (f"from scratch, {nearest.folder.name}", SCRATCH, nearest.result),
+        (f"from scratch, {scratch_run.folder.name}", SCRATCH, scratch_run.result),
     ):
-        (reading,) = read_metrics({MEASURE: shown.metrics[MEASURE]}, shown.measured_on)
-        tries = _count_tries(neighbours, init)
-        work = format_exaflop(shown.total_exaflop, 2)
+        accuracy = compared_result.metrics[MEASURE]
+        reading = read_metrics({MEASURE: accuracy}, compared_result.measured_on)[0]
+        tries = _count_tries(runs, init)
+        work = format_exaflop(compared_result.total_exaflop, 2)
         rows.append([name, value_text(reading), str(tries), work])
+    # both runs have the same test images, so the last reading names them for both rows
     head = [reading.images_text, reading.row.words, "tries", "compute with pre-training"]
     return Table(head, rows)
 
 
 def other_pooling(folder: Path, recipe: Recipe) -> str:
-    """Name a run from scratch that would be comparable if POOL had the same value, and the remedy.
+    """Describe a run from scratch that differs from a fine-tuned run only in supervised.pool.
 
-    The default of POOL may differ between training from scratch and fine-tuning. The text is empty
-    if there is no such run.
+    Such a run would be comparable with the same supervised.pool, the key for how tokens are pooled.
+    Its default may differ between training from scratch and fine-tuning. The text names the run and
+    what to type. It is empty if there is no such run.
 
     Args:
         folder: Folder of a fine-tuned run.
         recipe: Recipe of the fine-tuned run.
     """
     for run in _nearby_runs(folder, recipe):
-        if run.recipe.init == SCRATCH and run.differ - {"init", "seed"} == {POOL}:
+        other_keys = run.differing_keys - {"init", "seed"}
+        if run.recipe.init == SCRATCH and other_keys == {POOL}:
             return (
                 f"run {run.folder.name} from scratch has {POOL}={run.recipe.value(POOL)}. To"
                 f" compare, train from scratch with {POOL}={recipe.value(POOL)}"
@@ -117,8 +120,8 @@ def _nearby_runs(folder: Path, recipe: Recipe) -> Iterator[NearbyRun]:
         with suppress(OSError, ValueError, UserError):
             run_recipe = recipe_files.read(run_folder / "recipe.yaml")
             result = records.read(run_folder / "result.json", Result)
-            differ = differences(_values_that_decide_weights(run_recipe), values)
-            keys = {difference.key for difference in differ}
+            differing = differences(_values_that_decide_weights(run_recipe), values)
+            keys = {difference.key for difference in differing}
             yield NearbyRun(run_folder, run_recipe, result, _images(run_folder), keys)
 
 
@@ -143,7 +146,7 @@ def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
     """
     tries = 0
     for neighbour in neighbours:
-        other_keys = neighbour.differ - {"init", "seed"}
+        other_keys = neighbour.differing_keys - {"init", "seed"}
         if neighbour.recipe.init == init and all(key.startswith(TUNED) for key in other_keys):
             tries += 1
     return tries

@@ -30,9 +30,9 @@ from ..training.distributed import WatchedAccelerator, on_main
 
 LIMIT = 1_000_000  # largest number of images in a record
 # Reasons why it is not known which images a run has trained on
-NO_RECORD = "the run has no record of images"
-NOT_HERE = "the run or the recipe is missing"
-FIRST_STEPS = "the run has no record of the first steps"
+NO_RECORD = "the run has no record of its training images"
+NOT_HERE = "the folder of this run, or the recipe in it, is missing"
+FIRST_STEPS = "the run has no record of the images of its first steps"
 
 
 class SeenRecord(NamedTuple):
@@ -76,7 +76,7 @@ class TrainedImages:
     # hashes of this process since the last `gather`, and the hashes of images with a learned label
     images: list[np.ndarray] = field(default_factory=list)
     labels: list[np.ndarray] = field(default_factory=list)
-    written: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
+    written_size: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
 
     def load(self, step: int) -> None:
         """Continue the record in the folder when training starts at `step`.
@@ -85,12 +85,13 @@ class TrainedImages:
         """
         stored = read(self.folder)
         self.record = stored or SeenRecord(complete=step == 0)
-        self.written = self._size() if stored else None
+        self.written_size = self._size() if stored else None
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches, and collect the hashes of their images until the record is full.
 
-        The hashes (`content`) are removed from the batches, because no objective reads them.
+        A full record has LIMIT images, but not all images of the run. The hashes (`content`) are
+        removed from the batches, because no objective reads them.
         """
         for batch in batches:
             is_full = len(self.record.images) >= LIMIT and not self.record.complete
@@ -102,48 +103,53 @@ class TrainedImages:
             yield batch._replace(content=None)
 
     def gather(self, accelerator: WatchedAccelerator) -> bool:
-        """Add the images that all processes have trained on since the last call. Collective.
+        """Add the images that all processes have trained on since the last call to the record.
 
-        The record holds at most LIMIT images.
+        The record holds at most LIMIT images. If there are more, it keeps all earlier images and as
+        many new images as fit, and is no longer complete. All processes must call this method.
 
         Returns:
-            Whether the record has just become full, so that later images are not recorded.
+            Whether this call made a complete record incomplete, so that later images are not
+            recorded.
         """
         before = self.record
         new_here = [
-            _unknown_hashes(self.images, before.images),
-            _unknown_hashes(self.labels, before.labels),
+            _new_hashes(self.images, before.images),
+            _new_hashes(self.labels, before.labels),
         ]
+        new_of_processes = accelerator.gather_parts([new_here])
+        new_images, new_labels = zip(*new_of_processes, strict=True)
         self.images, self.labels = [], []
-        new_images, new_labels = zip(*accelerator.gather_parts([new_here]), strict=True)
         images = distinct(np.concatenate([before.images, *new_images]))
         labels = distinct(np.concatenate([before.labels, *new_labels]))
-        is_full = len(images) > LIMIT
-        if is_full:
+        has_overflowed = len(images) > LIMIT
+        if has_overflowed:
             room = LIMIT - len(before.images)
-            fitting = _unknown_hashes([images], before.images)[:room]
+            fitting = _new_hashes([images], before.images)[:room]
             images = distinct(np.concatenate([before.images, fitting]))
             labels = labels[is_among(labels, images)]
-        self.record = SeenRecord(images, labels, before.complete and not is_full)
-        return before.complete and is_full
+        self.record = SeenRecord(images, labels, before.complete and not has_overflowed)
+        return before.complete and has_overflowed
 
     def write(self) -> None:
-        """Write the record if the record has changed.
+        """Write the record if it has changed since the last call.
+
+        A record only grows or becomes incomplete, so its numbers of hashes tell whether it changed.
 
         Raises:
             OSError: The file cannot be written.
         """
-        if self._size() != self.written:
+        if self._size() != self.written_size:
             images, labels, complete = self.record
             arrays = {"images": images, "labels": labels, "complete": np.array([complete])}
             write_atomically(self.folder / TRAINED_ON, save(arrays))
-            self.written = self._size()
+            self.written_size = self._size()
 
     def _size(self) -> tuple[int, int, bool]:
         return len(self.record.images), len(self.record.labels), self.record.complete
 
 
-def _unknown_hashes(hashes: list[np.ndarray], recorded: np.ndarray) -> np.ndarray:
+def _new_hashes(hashes: list[np.ndarray], recorded: np.ndarray) -> np.ndarray:
     """Return the hashes that are not in `recorded`, sorted and without repetition.
 
     At most LIMIT + 1 hashes are returned, which is enough to notice that the record is full.
@@ -186,6 +192,10 @@ class MeasuredImages:
     def count_seen(self, run: str, record: SeenRecord | None) -> list[SeenImages]:
         """Count how many of the measured images a run has trained on.
 
+        The counts are too small if the record is not complete: it holds at most LIMIT images, and
+        if the record file was missing when a run was resumed, the images of the first steps are
+        missing.
+
         Args:
             run: Name or folder of the run.
             record: Images that the run has trained on. None: the run has no record.
@@ -208,7 +218,7 @@ class MeasuredImages:
         if record.complete:
             unknown = ""
         elif len(record.images) >= LIMIT:
-            unknown = f"the record ends after {LIMIT:,} images"
+            unknown = f"the record of its training images ends after {LIMIT:,} images"
         else:
             unknown = FIRST_STEPS
         return [
@@ -229,7 +239,8 @@ def load_or_count_seen(
 
     If the run has begun before, the counts are read from environment.json, because the folders of
     earlier runs may be gone. If test images were added since then (eval.test), the images are
-    counted again. Collective.
+    counted again. `facts` gets the names of the earlier runs without their paths, which belong to
+    this machine. All processes must call this function, and rank 0 counts.
 
     Args:
         run: Run that is measured.
@@ -250,7 +261,7 @@ def load_or_count_seen(
                 return recorded.seen
         return seen_images(run.recipe, measured)
 
-    seen = on_main(accelerator, find) or []
+    seen = on_main(accelerator, find) or []  # None on processes other than rank 0
     facts["seen"] = [images.content() for images in without_paths(seen)]
     return seen
 

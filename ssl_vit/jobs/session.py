@@ -64,15 +64,17 @@ class Session:
             check_pixels.set_mean_and_std(recipe.data, splits.train)
             return splits
 
+        # on_main returns the splits on rank 0, and None on the other processes, which load them now
         splits = distributed.on_main(self.accelerator, load) or load()
         # Splits that were cut from the training images have the same pixels
         checked = {"train": splits.train}
         for name, source in {"validation": splits.validation, "test": splits.test}.items():
             if source is not None and source.store is not splits.train.store:
                 checked[name] = source
-        of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
+        # a frozen encoder decides the range of pixel values, so data.range= cannot be given
+        why_no_range = "" if recipe.trains else check_pixels.OF_ENCODER
         warnings = distributed.broadcast_from_main(
-            self.accelerator, lambda: check_pixels.check(checked, recipe.data, of_bytes)
+            self.accelerator, lambda: check_pixels.check(checked, recipe.data, why_no_range)
         )
         return splits._replace(guesses=(*splits.guesses, *warnings))
 
@@ -87,14 +89,17 @@ class Session:
     def hold_run(self, signals: SignalHandler | None = None) -> Result | None:
         """Take the run's lock, and return the result if another process has finished the run.
 
+        A finished run is compared with the recipe, also by the fingerprints of its images.
+
         Args:
-            signals: The caller's handler, which stops the run if the folder is moved or removed.
+            signals: The caller's handler of signals. If the folder is moved or removed later, the
+                lock calls its `request_stop`, so that the run stops as after a signal.
 
         Raises:
             UserError: Another process holds the lock, or has made a different run in the folder.
         """
-        stop = (signals.request_stop,) if signals else ()
-        self.hold(self.run.lock(*stop))
+        lock = self.run.lock(signals.request_stop) if signals else self.run.lock()
+        self.hold(lock)
         return distributed.broadcast_from_main(
             self.accelerator, lambda: identity.read_finished(self.run, fingerprint)
         )
@@ -105,10 +110,11 @@ def session(run: Run) -> Iterator[Session]:
     """Start the processes of a run, and end the run's resources with the body.
 
     compute.precision=auto becomes the precision of the machine. If a process does not arrive within
-    compute.patience, all processes are ended.
+    compute.patience, all processes are ended. Loaders that the accelerator watches are watched for
+    this, too, so that a process that waits for its data is noticed.
 
     Args:
-        run: The run, or a folder of features.
+        run: The run, or the recipe and folder for which `embed` writes features.
 
     Raises:
         UserError: The processes do not suit the recipe, a file cannot be read or written, or memory
@@ -143,6 +149,6 @@ def _file_error(error: OSError, recipe: Recipe, folder: Path) -> UserError:
     """
     file = error.filename or folder
     reason = error.strerror or str(error)
-    if Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve()):
-        return UserError(f"out={recipe.out}: {file}: {reason}")
-    return UserError(f"{file}: {reason}")
+    is_in_folder = Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve())
+    option = f"out={recipe.out}: " if is_in_folder else ""
+    return UserError(f"{option}{file}: {reason}")

@@ -112,17 +112,17 @@ class TrainingJob:
     def loader(self) -> DataLoader:
         """Return the batches of this process from the current step to the last step."""
         recipe = self.recipe
-        first, last = self.state.step, recipe.optim.steps
+        start, stop = self.state.step, recipe.optim.steps
         return loaders.training_loader(
             self.images,
             recipe.data,
             self.batch_layout,
             recipe.seed,
-            first,
-            last,
-            self.workers if first < last else 0,
-            compared_views(recipe),
-            self.decoded,
+            start,
+            stop,
+            workers=self.workers if start < stop else 0,  # after the last step, none are started
+            views=compared_views(recipe),
+            decoded=self.decoded,
         )
 
 
@@ -219,17 +219,14 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     recipe.declared.check_pass(recipe, batch_layout.device_batch)
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
-    needed = recipe.optim.batch // batch_layout.processes
-    if recipe.compute.batch is None:
-        raise recipe.error(
-            "compute.batch",
-            f"objective={recipe.objective} needs all images of a step in a single pass, and an "
-            f"estimated {batch_layout.device_batch} of {needed} images fit into memory. "
-            f"Use compute.batch={needed}, more processes or a smaller optim.batch=.",
-        )
+    needed, estimate = recipe.optim.batch // batch_layout.processes, ""
+    if recipe.compute.batch is None:  # the device batch is what fits into memory
+        fitting = batch_layout.device_batch
+        estimate = f"Only about {fitting} of {needed} images fit into memory. "
     raise recipe.error(
         "compute.batch",
-        f"objective={recipe.objective} needs all images of a step in a single pass. "
+        f"objective={recipe.objective} compares the images of a step, so all of them must be in a "
+        f"single pass. {estimate}"
         f"Use compute.batch={needed}, more processes or a smaller optim.batch=.",
     )
 
@@ -290,8 +287,9 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
         run: Run with the recipe and the checkpoints.
 
     Returns:
-        The facts that environment.json records about the weights. For a run with a checkpoint,
-        these are the recorded facts, with the present hashes of files that still exist, so that
+        What environment.json records about the weights: hashes and the cost of training them. For
+        a run with a checkpoint, this is what environment.json says already, but with the present
+        hashes of files that still exist. `Run.open` compares them with the recorded hashes, so that
         changed files are noticed.
     """
     if not checkpoint.list_checkpoints(run.checkpoints):
@@ -307,13 +305,17 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     """Load the weights of the objective's teachers, unless the run has a checkpoint.
 
+    A teacher is a trained network whose outputs the objective learns to predict. The recipe holds
+    its weights, such as distill.teacher, and its network, which is usually read from the weights.
+
     Args:
         objective: Objective of the run.
         run: Run with the recipe and the checkpoints.
 
     Returns:
-        The facts that environment.json records about the weights. Empty for a run with a
-        checkpoint, whose facts `_load_initial_weights` returns.
+        What environment.json records about the weights: hashes by kind (`teacher`), and under
+        `before` the cost of all training that made the initial weights and the teachers. Empty for
+        a run with a checkpoint, because `_load_initial_weights` then returns what was recorded.
 
     Raises:
         UserError: The weights belong to a different network than the recipe says.
@@ -323,11 +325,12 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
         return facts
     for key, network in objective.teachers().items():
         source = run.recipe.sources()[key]
-        network_options = run.recipe.value(source.network_key)
-        if network_options | source.network_values() != network_options:
+        recipe_network = run.recipe.value(source.network_key)
+        # the weights may describe only some options of the network, and these must agree
+        if recipe_network | source.network_values() != recipe_network:
             raise UserError(
-                f"{source.network_key}: {source.option} describes another network. "
-                f"Leave out {source.network_key}."
+                f"{source.network_key}: the weights {source.option} belong to another network than "
+                f"{source.network_key} describes. Leave out {source.network_key}."
             )
         facts["before"] = upstream_cost(run.recipe)
         loaded = weights.load_weights(network, source)
@@ -336,7 +339,9 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
 
 
 def resume(job: TrainingJob) -> None:
-    """Load the newest intact checkpoint, if any, and drop later rows of metrics. Collective.
+    """Load the newest intact checkpoint, if any, and drop later rows of metrics.
+
+    All processes must call this function, and must see the checkpoint that rank 0 has chosen.
 
     Raises:
         UserError: All checkpoints are damaged, the checkpoint is another run's, a process does not
@@ -346,6 +351,7 @@ def resume(job: TrainingJob) -> None:
     name = distributed.broadcast_from_main(job.accelerator, lambda: _newest_checkpoint(job))
     if name is not None:
         path = job.run.checkpoints / name
+        # an error if a process does not see the checkpoint, for example without a shared disk
         distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})
         _restore(job, path)
     job.trained_on.load(job.state.step)
@@ -356,11 +362,15 @@ def resume(job: TrainingJob) -> None:
 
 
 def _copy_trunk_checkpoint(job: TrainingJob) -> None:
-    """Copy the checkpoint of resume=RUN@STEP into the run's folder.
+    """Copy the checkpoint of resume=RUN@STEP from RUN's folder into the folder of this run.
 
     The folder is then like the folder of a run that was stopped at this step. The copied record of
     trained images also has the images that the other run saw after the step. Nothing is copied if
-    the run already has a checkpoint.
+    this run already has a checkpoint.
+
+    First, what environment.json records about the files of this run is compared with the other
+    run's environment.json. The copied state loses the record of the best evaluation, because the
+    other run's best weights are not copied, and says where this run began.
 
     Raises:
         UserError: The checkpoint is damaged or belongs to a third run, or the other run had other
@@ -371,12 +381,14 @@ def _copy_trunk_checkpoint(job: TrainingJob) -> None:
         return
     path = checkpoint.folder(trunk.folder / run.checkpoints.name, trunk.step)
     if not checkpoint.is_intact(path):
-        raise job.recipe.error("resume", f"{path} is damaged. Name another step.")
+        text = f"the checkpoint {path} is damaged. Use another step in resume=RUN@STEP."
+        raise job.recipe.error("resume", text)
     facts = {kind: read_recorded(run.folder, kind) for kind in FACTS}
     check_facts(job.recipe, trunk.folder, facts)
     saved = checkpoint.load(path)
     if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
-        raise job.recipe.error("resume", f"{path} belongs to another run. Name another step.")
+        text = f"the checkpoint {path} belongs to another run. Use another step in resume=RUN@STEP."
+        raise job.recipe.error("resume", text)
     for name in (TRAINED_ON, COMPARED, run.metrics.name):
         file = trunk.folder / name
         if file.exists():

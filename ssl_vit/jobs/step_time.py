@@ -99,10 +99,13 @@ def measure(recipe: Recipe) -> StepTime:
 
 
 def _time_steps(job: TrainingJob) -> list[float]:
-    """Return the seconds of each of the first steps, including the wait for data."""
+    """Return the seconds of each of the first steps, including the wait for data.
+
+    Steps are run until enough are measured, but at most MOST_STEPS. The learning rate follows the
+    schedule of the whole run, which was built before the number of steps is reduced here.
+    """
     recipe = job.recipe
     job.decoded = resources.resident_images(recipe, job.splits.train, 0)
-    # the schedule was built before, so it is still the schedule of the whole run
     recipe.optim.steps = min(MOST_STEPS, recipe.optim.steps)
     times: list[float] = []  # when each step began, and when the last step ended
 
@@ -110,8 +113,8 @@ def _time_steps(job: TrainingJob) -> list[float]:
         times.append(time.perf_counter())
         return step >= WARM + LEAST_STEPS and times[-1] - times[WARM] >= LEAST_SECONDS
 
-    with InterruptibleLoader(job.loader()) as passes:
-        loop.train(job.state, passes, setup.loop_settings(recipe), stop=is_settled)
+    with InterruptibleLoader(job.loader()) as batches:
+        loop.train(job.state, batches, setup.loop_settings(recipe), stop=is_settled)
     if job.state.step == recipe.optim.steps:
         times.append(time.perf_counter())
     return [after - before for before, after in itertools.pairwise(times)]

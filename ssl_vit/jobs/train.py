@@ -18,7 +18,7 @@ from ..evaluation.split_images import held_out_split
 from ..hub import background
 from ..inspection.base import predictions
 from ..metrics import Baseline
-from ..objectives.base import describe_plugin_class
+from ..objectives.base import Objective, describe_plugin_class
 from ..recipe.declaration import is_from_plugin
 from ..recipe.records.run import Result
 from ..runs import console
@@ -94,46 +94,58 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 def _measure_baselines(job: TrainingJob) -> None:
     """Fit and measure the baselines of the objective, and probe the loaded initial weights.
 
-    At step 0, the baselines are fitted to BASELINE_IMAGES training images. Later, the checkpoint
-    holds the fitted baselines. The held-out images are used to measure baselines. Initial weights
-    of `init=` are probed here, before the first step changes them.
+    A baseline is a trivial prediction, such as the mean of the training images. At step 0, the
+    baselines are fitted to BASELINE_IMAGES training images; later, the checkpoint holds the fitted
+    baselines. They are measured on the held-out images, unless there is only one.
+
+    Initial weights of `init=` are probed here, before the first step changes them. Without loaded
+    weights, the first evaluation measures the probes' baselines.
 
     Raises:
         UserError: The baselines of a plugin are invalid.
     """
-    device = job.accelerator.device
-    with job.state.strategy.full_weights() as whole, torch.no_grad():
+    # the objective or, if its weights are divided among processes, a copy with all weights
+    with job.state.strategy.full_weights() as objective, torch.no_grad():
         if job.state.step == 0:
-            batches = loaders.first_batches(
-                job.splits.train, job.recipe.data, job.recipe.seed, BASELINE_IMAGES
-            )
-            whole.fit_baselines(loop.to_device(batch, device) for batch in batches)
-            if whole is not job.objective:  # a copy of the objective with whole weights
-                for buffer, fitted in zip(job.objective.buffers(), whole.buffers(), strict=True):
-                    buffer.copy_(fitted)
-        # a baseline of a single image says nothing
+            _fit_baselines(job, objective)
         if job.held_out.images > 1:
-            baselines = job.held_out.measure_baselines(whole)
+            baselines = job.held_out.measure_baselines(objective)
             declared = job.recipe.declared
             if is_from_plugin(type(declared)) and job.accelerator.is_main_process:
                 for metric in declared.metrics:
                     if isinstance(metric, Baseline) and metric.name not in baselines:
                         job.run.warn(
-                            f"baseline {metric.name} was not measured: baselines() returned no "
-                            "value, or a count of 0"
+                            f"baseline {metric.name} was not measured, because baselines() "
+                            "returned no (sum, count) for it, or a count of 0"
                         )
-    # without loaded weights, the first evaluation measures the probes' baselines
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
+            # stores the accuracies of the encoder that is exported, for later comparison
             job.online.compare(model.eval().exported, job.state.step)
             model.train()
+
+
+def _fit_baselines(job: TrainingJob, objective: Objective) -> None:
+    """Fit the baselines to the first training images.
+
+    Args:
+        job: Training job, whose objective receives the fitted baselines.
+        objective: The job's objective, or a copy with all weights.
+    """
+    recipe, device = job.recipe, job.accelerator.device
+    batches = loaders.first_batches(job.splits.train, recipe.data, recipe.seed, BASELINE_IMAGES)
+    objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
+    if objective is not job.objective:
+        for buffer, fitted in zip(job.objective.buffers(), objective.buffers(), strict=True):
+            buffer.copy_(fitted)
 
 
 def _try_plugin(job: TrainingJob) -> None:
     """Compute a plugin's loss and figure before the first step, so that mistakes show early.
 
-    Warn if the loss uses another feature than the probes and the export, or if no weight of the
-    encoder is trained.
+    Warn if the loss pools the encoder's tokens in another way than the probes and the export
+    (`pool`: "token" for the class token, "avg" for the mean), or if no weight of the encoder is
+    trained. The state of random numbers is restored afterwards.
 
     Raises:
         UserError: The plugin's output or pictures are invalid.
@@ -142,18 +154,19 @@ def _try_plugin(job: TrainingJob) -> None:
     cast = loop.autocast(recipe.compute.precision, accelerator)
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
         model.start_step(0.0)  # in training, start_step also comes before forward
-        pools = _pools_used(model.encoder, lambda: job.held_out.names(model.eval()))
+        # `names` computes the loss of a batch and checks it, `predictions` the figure
+        pools = _record_pools(model.encoder, lambda: job.held_out.names(model.eval()))
         predictions(model, loop.to_device(job.held_out.example, accelerator.device))
         model.train()
     if not accelerator.is_main_process:
         return
-    lacks_pool = is_from_plugin(type(recipe.declared)) and not recipe.declared.sets_pool
+    declares_no_pool = is_from_plugin(type(recipe.declared)) and not recipe.declared.sets_pool
     if pools and recipe.pool not in pools:
         job.run.warn(
             f"the loss uses encoder.feature with pool={', '.join(pools)}. "
             f"The probes and the export use pool={recipe.pool}"
         )
-    if not pools and lacks_pool:
+    if not pools and declares_no_pool:
         job.run.warn(
             "the loss does not use encoder.feature, and the plugin declares no pool. "
             f"The probes and the export use pool={recipe.pool}"
@@ -162,24 +175,27 @@ def _try_plugin(job: TrainingJob) -> None:
         job.run.warn(f"{describe_plugin_class(job.objective)}: no weight of the encoder is trained")
 
 
-def _pools_used(encoder: Any, forward: Callable[[], object]) -> set[str]:
+def _record_pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
     """Run a forward pass, and return how it pools the encoder's tokens.
+
+    `encoder.feature` calls the method `pooled`, which is replaced during the pass by a function
+    that records its argument `pool`.
 
     Args:
         encoder: Encoder that `forward` uses.
         forward: Function that runs a forward pass.
 
     Returns:
-        Values of `pool`, "token" and "avg", with which encoder.feature was called. Empty if it was
-        not called.
+        The recorded values of `pool`, "token" and "avg". Empty if the pass does not call
+        `encoder.feature`.
     """
     pools: set[str] = set()
 
-    def pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
+    def recording_pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
         pools.add(pool)
         return type(encoder).pooled(encoder, h_BTD, pool, layer)
 
-    vars(encoder)["pooled"] = pooled  # hides the method of the class
+    vars(encoder)["pooled"] = recording_pooled  # hides the method of the class
     forward()
     del vars(encoder)["pooled"]
     return pools
@@ -201,7 +217,7 @@ def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watc
     callbacks = loop.Callbacks([watchdog, *rank_callbacks])
     if accelerator.is_main_process and job.collapse:
         callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
-    _check_first_features(job, callbacks)
+    _record_first_features(job, callbacks)
     held_out = [*job.held_out.batches, *(job.collapse.batches if job.collapse else ())]
     # dict.fromkeys drops repetitions and keeps the order
     for name in dict.fromkeys(name for batch in held_out for name in batch.unreadable):
@@ -223,8 +239,8 @@ def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watc
         content = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
             callbacks.note(
-                f"this run has trained on more than {seen_images.LIMIT:,} images. "
-                "Evaluations do not know which later images were seen"
+                f"this run has trained on more images than the {seen_images.LIMIT:,} that a run "
+                "records. Evaluations cannot count later images as seen"
             )
         distributed.on_main(accelerator, lambda: _save(job, saver, content, callbacks))
 
@@ -301,7 +317,7 @@ def _stop(job: TrainingJob, where: str, saved: int) -> None:
     raise SystemExit(preemption.NOT_SAVED if has_lost_steps else preemption.STOPPED)
 
 
-def _check_first_features(job: TrainingJob, callbacks: loop.Callbacks) -> None:
+def _record_first_features(job: TrainingJob, callbacks: loop.Callbacks) -> None:
     """Write a row with the collapse measures of the initial weights, for later comparison.
 
     Args:

@@ -35,7 +35,7 @@ from ..metrics import (
 )
 from ..recipe.declaration import predicts_labels
 from ..recipe.init_source import SCRATCH
-from ..runs.identity import keys_of_task
+from ..runs.identity import keys_of_prediction
 from .compare import (
     FEWEST,
     Comparison,
@@ -329,7 +329,7 @@ def _why_not_comparable(
         a, b = tasks.get(folder_a), tasks.get(folder_b)
         if a is None or b is None or a.tool != "pretrain":
             continue
-        keys = [key for key in keys_of_task(a.values) if key in a.values and key in b.values]
+        keys = [key for key in keys_of_prediction(a.values) if key in a.values and key in b.values]
         if predicts_labels(objective_part or str(a.values["objective"])):
             # predicted labels do not depend on which part of an image the network sees
             keys = ["objective"]

@@ -149,7 +149,7 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
     for caution in few_images(record.measured_on, choices, remedy, group):
         yield Text(f"{caution[0].upper()}{caution[1:]}.", warning=True)
     for seen_images in record.seen:
-        sentence = f"{seen_text.sentence(seen_images)}."
+        sentence = f"{seen_text.describe_seen(seen_images)}."
         if seen_images.run != record.name:
             sentence = f"About the initial weights: {sentence}"
         yield Text(sentence)

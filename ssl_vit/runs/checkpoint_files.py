@@ -21,18 +21,20 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def remove(path: Path, written: Collection[str] = (MANIFEST, STATE)) -> None:
-    """Remove a checkpoint, or another folder of a step, but keep the user's files.
+def remove(path: Path, own_names: Collection[str] = (MANIFEST, STATE)) -> None:
+    """Remove a checkpoint's folder, but keep the user's files.
 
-    The folder is renamed first, so that a kill leaves no checkpoint with missing files.
+    The folder is renamed before its files are removed, so that a killed process leaves no
+    checkpoint with missing files.
 
     Args:
-        path: Folder of the checkpoint.
-        written: Names of the files that a run writes. Other files are moved to NAME.kept.
+        path: Folder of a checkpoint, or of an export of the same step.
+        own_names: Names of the files that a run writes into the folder. Other files belong to the
+            user and are moved to a folder NAME.kept next to it.
     """
     entries = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
     for entry in entries:
-        if entry.name not in written and not entry.name.startswith("."):
+        if entry.name not in own_names and not entry.name.startswith("."):
             kept = path.with_name(f"{path.name}.kept")
             kept.mkdir(exist_ok=True)
             entry.rename(kept / entry.name)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ..callbacks import Callback, Row
 
 RANK, COSINE = "features/effective_rank", "features/mean_cosine"
-INFORMATION = {"features/information": "an image", "features/patch_information": "a patch"}
+INFORMATION = {"features/information": "images", "features/patch_information": "patches"}
 LEAST_RANK = 0.25  # as a share of the first effective rank
 MOST_COSINE = 0.99
 LEAST_INFORMATION = 0.05  # as a share of log K
@@ -48,26 +48,35 @@ class CollapseAlarm(Callback):
                 self.warn(f"step {row['step']}: features may be collapsing: {finding}")
 
     def _out_of_bounds(self, row: Row) -> Mapping[str, str]:
-        """Return {measure: a sentence with its value and its bound} of measures out of bounds."""
+        """Return a sentence for each measure of the features that is out of bounds.
+
+        The measures are the effective rank, compared with its first value; the mean cosine between
+        the features of two images; and, for DINO and iBOT, the mutual information between images
+        (or patches) and the prototypes that the teacher chooses for them, as a share of its
+        maximum.
+
+        Returns:
+            `{name of the measure: sentence with its value and its bound}`.
+        """
         assert self.first is not None
         rank, first_rank = row[RANK], self.first[RANK]
         findings = {}
         # `not >=` instead of `<`, so that NaN is out of bounds
         if not rank >= LEAST_RANK * first_rank:
             findings[RANK] = (
-                f"the effective rank is {rank:.1f}, which is under {LEAST_RANK:.0%} of "
-                f"{first_rank:.1f}, the rank at step {self.first['step']}"
+                f"the effective rank fell from {first_rank:.1f} at step {self.first['step']} to "
+                f"{rank:.1f}, which is under {LEAST_RANK:.0%} of the first value"
             )
         if not row[COSINE] <= MOST_COSINE:
             findings[COSINE] = (
                 f"the mean cosine between features of two images is {row[COSINE]:.4f}, which is "
                 f"over {MOST_COSINE:g}"
             )
-        for name, what in INFORMATION.items():
+        for name, inputs in INFORMATION.items():
             share = row.get(name)
             if share is not None and not share >= LEAST_INFORMATION:
                 findings[name] = (
-                    f"the prototype of {what} has {share:.1%} of the possible information, which "
-                    f"is under {LEAST_INFORMATION:.0%}"
+                    f"the mutual information between {inputs} and their prototypes is "
+                    f"{share:.1%} of its maximum, which is under {LEAST_INFORMATION:.0%}"
                 )
         return findings

@@ -48,12 +48,16 @@ def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _summary(row: Row) -> str:
-    """Describe a row of training metrics: loss, first main metric, learning rate and speed."""
+    """Describe a row of training metrics: loss, first main metric, learning rate and speed.
+
+    A row has no loss if the objective learns labels and no image since the last row had a label.
+    """
     parts = ["no labels seen"]
     if "loss" in row:
         parts = [f"loss {find_metric('loss').text(row['loss'])}"]
-    measured = [find_metric(name) for name in main_metrics() if name in row and name != "loss"]
-    parts += [f"{metric.words} {metric.text(row[metric.name])}" for metric in measured[:1]]
+    metrics = [find_metric(name) for name in main_metrics() if name in row and name != "loss"]
+    for metric in metrics[:1]:
+        parts.append(f"{metric.words} {metric.text(row[metric.name])}")
     parts.append(f"lr {row['lr']:.1e}")
     parts.append(f"{row['images_per_s']:,.0f} images/s")
     parts.append(f"data wait {row['data_wait']:.0%}")
@@ -78,7 +82,7 @@ class _Progress(Callback, ABC):
     def on_row(self, row: Row) -> None:
         if "images_per_s" in row:
             self._summarise(row)
-        for text in self._measured(row):
+        for text in self._evaluation_lines(row):
             self._say(text)
 
     def on_note(self, text: str) -> None:
@@ -94,36 +98,43 @@ class _Progress(Callback, ABC):
     def _say(self, text: str) -> None:
         print(text, flush=True)
 
-    def _measured(self, row: Row) -> Iterator[str]:
-        """Yield a line about a row's held-out metrics, and a line about each probe.
-
-        A line about a probe has the value, the interval and the value of untrained weights.
-        """
+    def _evaluation_lines(self, row: Row) -> Iterator[str]:
+        """Yield a line about a row's held-out metrics, and a line about each probe."""
         step = row["step"]
-        values = {
+        held_out_values = {
             name.removeprefix(HELD_OUT): value
             for name, value in row.items()
             if name.startswith(HELD_OUT)
         }
-        if "loss" in values:
+        if "loss" in held_out_values:
             n = "" if self.images is None else f" (n = {format_image_count(self.images)})"
-            measured = format_metrics(values, values)  # the values contain the baselines
-            yield f"held out at step {step}: {measured}{n}"
+            # the same values contain the metrics and their baselines
+            metrics = format_metrics(held_out_values, held_out_values)
+            yield f"held out at step {step}: {metrics}{n}"
         has_probes = any(name.startswith(PROBE) for name in row)
         probes = self.probed() if self.probed and has_probes else {}
         for name, probe in probes.items():
-            if not is_model_metric(name):
-                continue
-            interval = baseline = ""
-            if probe.n:
-                low, high = probe.interval(probe.n)
-                interval = f" ({low:.1%} to {high:.1%})"
-            fresh = probes.get(f"{FRESH}{name}")
-            if fresh:
-                baseline = f"; untrained weights {fresh.value:.1%}"
-            n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
-            label = find_metric(name).words
-            yield f"probe at step {step}: {label} {probe.value:.1%}{interval}{baseline} (n = {n})"
+            if is_model_metric(name):
+                fresh = probes.get(f"{FRESH}{name}")
+                yield f"probe at step {step}: {_probe_text(name, probe, fresh)}"
+
+
+def _probe_text(name: str, probe: Measured, fresh: Measured | None) -> str:
+    """Describe a probe's accuracy: value, 95% interval, value of untrained weights, and images.
+
+    Args:
+        name: Name of the metric, for example `knn`.
+        probe: The probe of the trained encoder.
+        fresh: The same probe of untrained weights, or None if it was not measured.
+    """
+    interval = baseline = ""
+    if probe.n:
+        low, high = probe.interval(probe.n)
+        interval = f" ({low:.1%} to {high:.1%})"
+    if fresh:
+        baseline = f"; untrained weights {fresh.value:.1%}"
+    n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
+    return f"{find_metric(name).words} {probe.value:.1%}{interval}{baseline} (n = {n})"
 
 
 @dataclass(eq=False, repr=False)
@@ -200,16 +211,19 @@ class ProgressLines(_Progress):
 def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
     """Yield the items of a job that is not training, and print the progress from time to time.
 
+    A printed line looks like `measured    120/500  features of test images  left 40 s`.
+
     Args:
         items: Items, such as batches of test images.
         count: Number of items.
-        what: Description of the job, printed with the remaining time.
+        what: Description of the job, which stands in each line.
     """
     lines = ProgressLines(0, count, word="measured")
     lines.row = what
-    for lines.row_step, item in enumerate(items, 1):
+    for number, item in enumerate(items, 1):
+        lines.row_step = number  # the description holds for every item
         yield item
-        lines.on_step(lines.row_step)
+        lines.on_step(number)
 
 
 class NotebookBar(ProgressLines):

@@ -38,14 +38,16 @@ def process_cores() -> int:
 def requested_threads() -> int | None:
     """Return the number of threads in OMP_NUM_THREADS, or None if the user set none.
 
-    torchrun, `accelerate launch` and deepspeed set the variable themselves, mostly to 1. Under
-    SLURM alone the processes have the variables of a launcher, but the number is the user's.
+    torchrun, `accelerate launch` and deepspeed set OMP_NUM_THREADS themselves, mostly to 1. So the
+    number counts as the user's only if no launcher has started this process. A launcher is
+    recognised by its environment variables. LOCAL_RANK does not count as such a variable in a SLURM
+    job, because jobs without a launcher set it there.
     """
     set_by_launchers = {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}
     if "SLURM_PROCID" not in os.environ:
         set_by_launchers.add("LOCAL_RANK")
     is_launched = not set_by_launchers.isdisjoint(os.environ)
-    # further numbers are for nested regions
+    # in a list such as "8,2", the later numbers are for nested parallel regions
     threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     is_chosen = threads.isdecimal() and int(threads) > 0 and not is_launched
     return int(threads) if is_chosen else None

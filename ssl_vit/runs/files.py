@@ -21,15 +21,17 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Path]:
+def replacing(path: Path, own_names: Collection[str] | None = None) -> Iterator[Path]:
     """Yield the path of an unfinished file or folder, which becomes `path` at the end of the body.
 
-    After an error the unfinished file is removed, which frees space on a full disk.
+    Readers see the old content or the new content, never a part. After an error the unfinished file
+    is removed, which frees space on a full disk.
 
     Args:
         path: File or folder to write.
-        written: Names of all files that the program ever writes into the folder, or None for a
-            file or a new folder. Files of other names are moved into the new folder.
+        own_names: Names of all files that the program ever writes into the folder, or None for a
+            file or a new folder. Other files of the old folder belong to the user and are moved
+            into the new folder.
 
     Raises:
         OSError: The path cannot be written. The error names `path`.
@@ -38,36 +40,38 @@ def replacing(path: Path, written: Collection[str] | None = None) -> Iterator[Pa
     try:
         remove(unfinished)
         yield unfinished
-        if written is not None and path.is_dir():
-            _exchange(unfinished, path, written)
+        if own_names is not None and path.is_dir():
+            _exchange(unfinished, path, own_names)
         else:
             unfinished.replace(path)
     except BaseException as error:
         with suppress(OSError):
             remove(unfinished)
-        # the error of a failed write names no file
+        # the error of a failed write names no file, or the unfinished file
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
 
 
-def _exchange(unfinished: Path, path: Path, written: Collection[str]) -> None:
-    """Replace the folder `path` by an unfinished folder, and keep the user's files.
+def _exchange(unfinished: Path, path: Path, own_names: Collection[str]) -> None:
+    """Replace the folder `path` by a newly written folder, and keep the user's files.
 
-    POSIX cannot rename over a folder with content. Between the two renames there is no folder, and
-    a reader tries again.
+    POSIX cannot rename a folder over a folder with content, so the old folder is renamed first. For
+    a moment there is no folder `path`; a process that reads it has to try again.
 
     Args:
-        unfinished: Unfinished folder.
+        unfinished: Folder with the new content.
         path: Folder to replace.
-        written: Names of files that are not kept.
+        own_names: Names of the old files to remove. Files of other names belong to the user and are
+            moved into the new folder.
     """
-    old = path.with_name(f".{path.name}.0")  # no process has that number
+    # the hidden name ends with a process number, as those of unfinished files; no process has 0
+    old = path.with_name(f".{path.name}.0")
     remove(old)
     path.rename(old)
     unfinished.rename(path)
     for entry in old.iterdir():
-        if entry.name not in written:
+        if entry.name not in own_names:
             entry.rename(path / entry.name)
     remove(old)
 

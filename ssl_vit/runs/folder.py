@@ -56,7 +56,9 @@ def open_run(folder: Path) -> "Run":
 def parse_row(line: str) -> Row | None:
     """Return the row in a line of metrics.jsonl, or None if the line is invalid.
 
-    Files have millions of rows, and checking each row as a record would be half as fast.
+    A row is valid if every value is a number, and `step` and other integers are small enough for a
+    float to hold them exactly. These checks are written out, because a file may have millions of
+    rows and the general check of JSON files (`records.read`) takes twice as long.
     """
     try:
         row = json.loads(line)
@@ -65,7 +67,7 @@ def parse_row(line: str) -> Row | None:
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
     for value in row.values():
-        is_exact = type(value) is int and abs(value) < EXACT
+        is_exact = type(value) is int and abs(value) < EXACT  # a bool is no int here
         if type(value) is not float and not is_exact:
             return None
     return row
@@ -141,7 +143,7 @@ class Run:
         environment = environment | identity.file_hashes(self.recipe)
         environment["recipe"] = recipe_hash(self.recipe)
         if self.recipe.plugin:
-            environment["free"] = identity.free_keys(self.recipe)
+            environment["free"] = identity.keys_without_effect(self.recipe)
             target = getattr(self.recipe, "target", None)
             environment["declared"] = declaration.to_record(self.recipe.objective, target)
         environment["options"] = identity.result_options(self.recipe)
@@ -235,9 +237,12 @@ class Run:
     def lock(self, on_lost: Callable[[str], None] = lambda why: None) -> Iterator[None]:
         """Keep other writers out while the body runs (lock.hold).
 
+        Unfinished files that a killed process has left in the folder are removed first. If the body
+        refuses the run before the run has begun, a new folder is removed again.
+
         Args:
-            on_lost: A function that the next write of a line or row calls with the reason if the
-                folder was moved or removed meanwhile.
+            on_lost: Called with the reason, for example to stop training, when a line or row is to
+                be written but the folder was moved or removed.
 
         Raises:
             UserError: Another process or thread holds the folder, or it lies in another run's
@@ -247,7 +252,7 @@ class Run:
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
-            # `Path.unlink`, because a folder with such a name was not made by a run
+            # `Path.unlink` removes only files: a run makes no folders with such names
             sweep(self.folder, SWEPT, delete=Path.unlink)
             try:
                 yield
@@ -278,6 +283,9 @@ class Run:
 
     def _check_in_place(self) -> None:
         """Check that the folder still has its path, before a line is written.
+
+        If the folder was moved or removed, `on_lost`, which the caller of `lock` gave, is told the
+        reason before the error is raised.
 
         Raises:
             OSError: The folder was moved or removed, and another folder may have its path.

@@ -83,8 +83,7 @@ class Difference(NamedTuple):
     @property
     def kind(self) -> str:
         """Kind of the fact, or an empty string for a key."""
-        kind, colon, _ = self.key.partition(":")
-        return kind if colon else ""
+        return self.key.partition(":")[0] if ":" in self.key else ""
 
     @property
     def name(self) -> str:
@@ -106,30 +105,38 @@ def differences(
 ) -> list[Difference]:
     """Return how two identities differ.
 
-    A key that is missing on one side counts with its default: keys come and go with versions and
-    with objectives. A fact is compared only if both sides have it: earlier versions recorded fewer
-    facts, and deleted files have none.
+    An identity has an entry for each key of the recipe, such as `optim.lr`, and for each fact about
+    a file, such as `data:train`, the hash of the training images. A key that is missing on one side
+    counts with its default: keys come and go with versions and with objectives. A fact is compared
+    only if both sides have it: earlier versions recorded fewer facts, and deleted files have none.
 
     Args:
-        before: Identity of the run that exists.
-        here: Identity of the run that is wanted.
+        before: `{key or fact: value}` of the run that exists.
+        here: `{key or fact: value}` of the run that is wanted.
         undecided: Keys to leave out of the comparison.
     """
-    default = defaults()
-    compared = (
-        Difference(key, *(side.get(key, default.get(key, UNKNOWN)) for side in (before, here)))
-        for key in {**before, **here}
-        if key not in undecided and (":" not in key or (key in before and key in here))
-    )
-    return [difference for difference in compared if difference.recorded != difference.wanted]
+    default_values = defaults()
+    differing = []
+    for key in {**before, **here}:
+        is_fact = ":" in key
+        if key in undecided or (is_fact and not (key in before and key in here)):
+            continue
+        default = default_values.get(key, UNKNOWN)
+        difference = Difference(key, before.get(key, default), here.get(key, default))
+        if difference.recorded != difference.wanted:
+            differing.append(difference)
+    return differing
 
 
-def keys_of_task(values: Mapping[str, Any]) -> list[str]:
+def keys_of_prediction(values: Mapping[str, Any]) -> list[str]:
     """Return the keys that decide what an objective predicts and how difficult the prediction is.
 
-    The keys are those of the objective's groups, the sizes of images and patches, and with several
-    views also the batch and the preprocessing. If the objective is unknown, for example because its
-    plugin is not loaded, all groups count that only some objectives have.
+    Two runs have comparable losses only if these keys have the same values. The keys are those of
+    the objective's groups, such as `views.jitter`, and the sizes of images and patches. With
+    several views of an image, the batch and the preprocessing are added.
+
+    An objective is unknown if, for example, its plugin is not loaded. Then the result has the keys
+    of every group that only some objectives use, as far as the group is in `values`.
 
     Args:
         values: `{dotted key: value}` of the recipe.
@@ -139,9 +146,9 @@ def keys_of_task(values: Mapping[str, Any]) -> list[str]:
     if declared:
         groups = {*declared.groups_with(target)}
     else:
+        plugin_keys = values.keys() - all_keys().keys()  # keys that ssl_vit does not know
         groups = optional_groups() & {key.split(".")[0] for key in values}
-        # keys that ssl_vit does not know belong to the plugin
-        groups |= {key.split(".")[0] for key in values.keys() - all_keys().keys()}
+        groups |= {key.split(".")[0] for key in plugin_keys}
     keys = [key for key in {**defaults(), **values} if key.split(".")[0] in groups]
     keys += ["objective", "data.size", "model.patch"]
     # objectives with views distinguish the images of a batch
@@ -156,40 +163,43 @@ def recipe_hash(recipe: Recipe) -> str:
     return written_hash(recipe.values())
 
 
-def written_hash(values: Mapping[str, Any], free: Collection[str] = ()) -> str:
+def written_hash(values: Mapping[str, Any], without_effect: Collection[str] = ()) -> str:
     """Return the `recipe_hash` of the values in a recipe.yaml.
+
+    Every path of local weights counts as the same word, because moved weights are the same weights;
+    environment.json has their hash.
 
     Args:
         values: `{dotted key: value}`.
-        free: Keys that do not change the computation; see `experiment_values`.
+        without_effect: Keys of a plugin that do not change the computation; see
+            `keys_without_effect`. The hash ignores them.
     """
-    computed = experiment_values(values, free)
+    computed = experiment_values(values, without_effect)
     for key, source in sources(computed).items():
         if source.is_local:
             computed[key] = "local"
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def free_keys(recipe: Recipe) -> list[str]:
+def keys_without_effect(recipe: Recipe) -> list[str]:
     """Return the keys of the objective and the target that do not change the computation.
 
-    environment.json records these keys for a plugin. Without the plugin the keys are unknown, and
-    an unknown key counts as changing the computation.
+    environment.json records these keys if the objective or the target comes from a plugin. Without
+    the plugin the keys are unknown, and an unknown key counts as changing the computation.
     """
-    return [
-        key
-        for key in recipe.values()
-        if key.split(".")[0] in recipe.groups and not changes_experiment(key)
-    ]
+    # recipe.groups has the groups of keys that the objective and the target use
+    keys = [key for key in recipe.values() if key.split(".")[0] in recipe.groups]
+    return [key for key in keys if not changes_experiment(key)]
 
 
 def result_options(recipe: Recipe) -> Values:
-    """Return `{key: value}` of the keys that change only the result, not the computation.
+    """Return `{key: value}` of the keys that change the result, but not the training.
 
-    The user may change these keys until the run has finished.
+    The user may change these keys until the run has finished. An example is `eval.test`. With
+    `checkpoint.best` the result is measured on the weights of the best evaluation, so that
+    `eval.every` belongs to these keys, too.
     """
     values = defaults() | recipe.values()
-    # decides from which evaluations the best checkpoint is chosen
     evaluations = ("eval.every",) if recipe.checkpoint.best else ()
     return {key: values[key] for key in (*keys_with_effect("result"), *evaluations)}
 
@@ -223,7 +233,8 @@ def read_recorded(folder: Path, key: str) -> dict[str, Any]:
 def initial_weights(folder: Path) -> dict[str, Any]:
     """Return what environment.json records about the weights that a run began with.
 
-    These are hashes (`init`, `teacher`) and the cost of training the weights (`before`).
+    The result has hashes of the weights under `init` and `teacher`. Under `before` it has the cost
+    of all training before this run, which has made the weights.
     """
     path = folder / "environment.json"
     content = read_record(path, Environment).content() if path.exists() else {}
@@ -259,24 +270,24 @@ def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     """Return the cost of all runs that a run's initial weights and teachers come from.
 
     `InitSource.upstream_cost` gives the cost of a single source. If several sources are weights of
-    the same run, that run counts once.
+    the same run, that run counts once. If the cost of one source is not known, the sum is None.
+
+    Returns:
+        `{"exaflop": ..., "device_hours": ...}`, each a number or None.
 
     Raises:
         UserError: As `InitSource.upstream_cost`.
     """
-    source_by_run = {
-        source.locate().run or source.key: source for source in recipe.sources().values()
-    }
+    source_by_run: dict[Path | str, InitSource] = {}
+    for source in recipe.sources().values():
+        run = source.locate().run
+        source_by_run[run or source.key] = source  # weights of no run count on their own
     total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
     for source in source_by_run.values():
         for key, cost in source.upstream_cost().items():
             subtotal = total[key]
             total[key] = None if subtotal is None or cost is None else subtotal + cost
     return total
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    return list_checkpoints(folder / "checkpoints")
 
 
 def is_begun(folder: Path) -> bool:
@@ -287,7 +298,8 @@ def is_begun(folder: Path) -> bool:
     """
     metrics, outputs = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
     has_rows = metrics.is_file() and metrics.stat().st_size > 0
-    return has_rows or any(path.exists() for path in (*outputs, *_checkpoints(folder)))
+    checkpoints = list_checkpoints(folder / "checkpoints")
+    return has_rows or any(path.exists() for path in (*outputs, *checkpoints))
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
@@ -298,24 +310,23 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     commit or, in a new folder, the current commit.
 
     With resume=RUN@STEP, a run that has no checkpoint yet is completed from the other run. A folder
-    in which no run has begun (`is_begun`) counts as new.
+    in which no run has begun (`is_begun`) counts as new. The first check is whether recipe.yaml was
+    edited, because everything else is compared with recipe.yaml.
+
+    Returns:
+        The same recipe, completed in place.
 
     Raises:
         UserError: The folder or the other run has another recipe (the message names the keys that
             differ), or the other run has no such step to begin at.
     """
-    path, has_begun = folder / "recipe.yaml", is_begun(folder)
+    has_begun = is_begun(folder)
     if has_begun:
         _check_unedited(recipe, folder)
-    is_resumable = _checkpoints(folder) or (folder / "result.json").exists()
-    if recipe.trunk and not is_resumable:
-        if not (recipe.trunk.folder / "recipe.yaml").exists():
-            raise recipe.error("resume", f"{recipe.trunk.folder} holds no run. Check the path.")
-        _check_unedited(recipe, recipe.trunk.folder)
-        trunk_recipe = _completed_from(recipe.trunk.folder, recipe)
-        check_trunk(recipe, trunk_recipe)
-        _check_saved(recipe, trunk_recipe)
-    if not path.exists() or not has_begun:
+    has_state = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
+    if recipe.trunk and not has_state:
+        _complete_from_trunk(recipe, recipe.trunk.folder)
+    if not (folder / "recipe.yaml").exists() or not has_begun:
         _pin_revisions(recipe)
         return recipe
     if not recipe.resume:
@@ -330,8 +341,32 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     return recipe
 
 
+def _complete_from_trunk(recipe: Recipe, trunk: Path) -> None:
+    """Complete a recipe with resume=RUN@STEP from the other run, and check that the run fits.
+
+    Args:
+        recipe: Recipe to complete.
+        trunk: Folder of the run at whose checkpoint the recipe's run begins.
+
+    Raises:
+        UserError: There is no such run, its recipe was edited or differs, or it has no checkpoint
+            of the step.
+    """
+    if not (trunk / "recipe.yaml").exists():
+        raise recipe.error("resume", f"{trunk} holds no run. Check the path.")
+    _check_unedited(recipe, trunk)
+    trunk_recipe = _completed_from(trunk, recipe)
+    check_trunk(recipe, trunk_recipe)
+    _check_saved(recipe, trunk_recipe)
+
+
 def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
-    """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe."""
+    """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe.
+
+    Both recipes are changed. `recipe` takes over the precision if it is "auto", the measured mean
+    and standard deviation of the images, and the commits of weights on the Hub. The folder's recipe
+    takes over new paths of local weights that were moved.
+    """
     values = {"recipe": f"{folder}/recipe.yaml", "out": recipe.out}
     if recipe.plugin:
         values["plugin"] = recipe.plugin
@@ -358,11 +393,17 @@ def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
         trunk: Recipe of the trunk.
 
     Raises:
-        UserError: The recipes differ, or the other run decays before that step.
+        UserError: The recipes differ in other keys than the length of the run (`optim.steps`,
+            `optim.decay`), or the other run decays before that step.
     """
-    if differ := differences(computed_values(trunk), computed_values(recipe), LENGTH):
-        text = f"this run has another recipe: {', '.join(map(str, differ))}"
-        raise recipe.error("resume", f"{text}. Only {' and '.join(LENGTH)} may differ.")
+    differing = differences(computed_values(trunk), computed_values(recipe), undecided=LENGTH)
+    if differing:
+        keys = ", ".join(map(str, differing))
+        raise recipe.error(
+            "resume",
+            f"this command and the run to continue have different recipes: {keys}. "
+            f"Only {' and '.join(LENGTH)} may differ.",
+        )
     check_trunk_before_decay(recipe, trunk)
 
 
@@ -374,27 +415,31 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
     """
     assert recipe.trunk is not None
     folder, step = recipe.trunk
-    saved = [step_of(path) for path in _checkpoints(folder)]
+    saved = [step_of(path) for path in list_checkpoints(folder / "checkpoints")]
     if step not in saved:
         keys = options_to_keep(trunk_recipe, step)
         kept = f" To keep this step, the run needed {keys}." if keys else ""
         steps = ", ".join(map(str, saved)) or "none"
-        raise recipe.error("resume", f"no checkpoint of this step. Steps to use: {steps}.{kept}")
+        text = f"the run has no checkpoint of this step. Steps to use: {steps}.{kept}"
+        raise recipe.error("resume", text)
 
 
 def options_to_keep(trunk: Recipe, step: int) -> str:
     """Return the options with which a run keeps the checkpoint of a step until its end.
 
-    The result is empty if the run's options already keep the checkpoint.
+    A run saves a checkpoint at every multiple of `checkpoint.every` and after the last step, and
+    keeps the latest `checkpoint.keep` of them. The result is for example
+    `checkpoint.every=600 checkpoint.keep=3`, or empty if the run's options keep the checkpoint.
 
     Args:
         trunk: Recipe of the run.
         step: Step of the checkpoint.
     """
     settings, steps = trunk.checkpoint, trunk.optim.steps
-    every = step if step % settings.every else settings.every
-    # ceil(steps / every) checkpoints are saved, the last one after the last step
-    keep = -(-steps // every) - step // every + 1
+    # if the run does not save this step, an interval of `step` steps saves it as the first
+    every = settings.every if step % settings.every == 0 else step
+    num_saved = -(-steps // every)  # ceil(steps / every), as the last step is saved, too
+    keep = num_saved - (step // every - 1)  # without the checkpoints before this step
     if every == settings.every and keep <= settings.keep:
         return ""
     return f"checkpoint.every={every} checkpoint.keep={max(keep, settings.keep)}"
@@ -405,20 +450,29 @@ def planned_differences(
 ) -> list[str]:
     """Describe the differences between recipe.yaml and a study's plan.
 
+    The mean and the standard deviation of the images are not compared if the run itself measures
+    them.
+
     Args:
         values: `{dotted key: value}` of recipe.yaml.
-        planned: `{dotted key: value}` of the task's options.
+        planned: `{dotted key: value}` of the options that the study gives the run.
         undecided: Keys that the plan does not decide.
+
+    Returns:
+        A text for each difference, such as `optim.lr (0.1 there, 0.2 here)`.
     """
     written = {key: value for key, value in values.items() if key in planned}
-    data = Data(**{key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned})
-    # the run itself measures these keys of the images
-    undecided = {*undecided, *(f"data.{key}" for key in unmeasured(data))}
-    return [str(difference) for difference in differences(written, planned, undecided)]
+    pixel_values = {key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned}
+    measured_keys = {f"data.{key}" for key in unmeasured(Data(**pixel_values))}
+    differing = differences(written, planned, measured_keys.union(undecided))
+    return [str(difference) for difference in differing]
 
 
 def _check_unedited(recipe: Recipe, folder: Path) -> None:
     """Check that recipe.yaml is the file that the folder's run was made with.
+
+    result.json and environment.json hold the hash of the recipe. A record without a hash, which an
+    earlier version wrote, only requires that recipe.yaml exists.
 
     Raises:
         UserError: recipe.yaml was edited or removed, or another record belongs to another run.
@@ -427,8 +481,11 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
     for record in (folder / name for name in RECORDS):
         if not record.exists():
             continue
-        expected = read_record(record, WithRecipe).recipe
-        if not path.exists() or expected not in (None, written_hash(flatten(load_yaml(path)))):
+        recorded_hash = read_record(record, WithRecipe).recipe
+        is_unedited = path.exists() and (
+            recorded_hash in (None, written_hash(flatten(load_yaml(path))))
+        )
+        if not is_unedited:
             text = f"{path} is missing or has changed since {record.name} was written"
             raise UserError(f"name={recipe.name}: {text}. Restore the file, or use another name=.")
 
@@ -450,7 +507,10 @@ def _pin_revisions(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
 
 
 def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -> None:
-    """Write new paths of local weights into the folder's recipe if the weights are the same.
+    """Accept other paths of local weights if the weights have the recorded hashes.
+
+    The weights were then moved or copied. Their new paths replace the old paths in
+    `recipe_before`, so that comparing the recipes finds no difference. No file is written.
 
     Args:
         recipe: Recipe that the user asks for.
@@ -461,50 +521,62 @@ def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -
     for key, source in recipe.sources().items():
         if key not in sources_before or sources_before[key] == source:
             continue
-        now, before = source.identity(), initial_weights(folder).get(source.kind, {})
-        is_same = not differences(facts(source.kind, before), facts(source.kind, now))
-        if now and "file" in before and is_same:
+        # hashes of the weights by name, empty if the weights are not local
+        hashes_now = source.identity()
+        hashes_before = initial_weights(folder).get(source.kind, {})
+        differing = differences(facts(source.kind, hashes_before), facts(source.kind, hashes_now))
+        if hashes_now and "file" in hashes_before and not differing:
             recipe_before.set(key, source.place)
 
 
 def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that the facts of files agree with a run folder's record, if both are known.
+    """Check that files are the same as when a run was made, by their hashes in environment.json.
+
+    The files are images, initial weights, a plugin and labels. A file that is missing now, or that
+    environment.json does not mention, is not compared.
 
     Args:
         recipe: The recipe of the run.
         folder: The run's folder.
-        now: {kind: {name: hash or value}}; the kinds are FACTS (recipe/identity.py) and `real`, the
-            labels of ImageNet-ReaL.
+        now: `{kind: {name: hash or value}}`. The kinds are `data` (images), `init` and `teacher`
+            (weights), `plugin`, and `real` (the labels of ImageNet-ReaL).
 
     Raises:
         UserError: Some facts differ, or a plugin was added or left out.
     """
     for kind, facts_now in now.items():
-        differ = differences(facts(kind, read_recorded(folder, kind)), facts(kind, facts_now))
-        if not differ:
+        differing = differences(facts(kind, read_recorded(folder, kind)), facts(kind, facts_now))
+        if not differing:
             continue
-        images = f"data.path={recipe.data.path}" if recipe.data.path else f"data={recipe.data.name}"
-        names = sorted(difference.name for difference in differ)
-        weights = "the weights" if {"weights", "file"} & {*names} else ", ".join(names)
-        options = {source.kind: source.option for source in recipe.sources().values()}
-        text = {
-            "data": f"{images}: the images of {', '.join(names)} differ",
-            **{key: f"{option}: {weights} differ" for key, option in options.items()},
-            "plugin": f"plugin={option_text(recipe.plugin)}: the file differs",
-            "real": f"eval.real={recipe.eval.real}: the labels differ",
-        }[kind]
+        names = sorted(difference.name for difference in differing)
+        if kind == "data":
+            option, files = recipe.data.location, f"images ({', '.join(names)})"
+        elif kind == "plugin":
+            option, files = f"plugin={option_text(recipe.plugin)}", "plugin files"
+        elif kind == "real":
+            option, files = f"eval.real={recipe.eval.real}", "labels"
+        else:
+            options = {source.kind: source.option for source in recipe.sources().values()}
+            option = options[kind]
+            files = "weights" if {"weights", "file"} & {*names} else ", ".join(names)
         # the folder of another run that a run resumes from must not be removed
         is_trunk = recipe.trunk is not None and folder == recipe.trunk.folder
         remedy = "Leave out resume=." if is_trunk else FOLDER_HINT
-        raise UserError(f"{text} between this command and the run in {folder}. {remedy}")
+        raise UserError(
+            f"{option}: this command and the run in {folder} have different {files}. {remedy}"
+        )
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
-    """Return the differences between the `result_options` of a finished run and of a recipe."""
+    """Return how a recipe differs from a finished run in the keys that change only the result.
+
+    `result_options` lists these keys. Of `eval.real`, the path of a file of labels, only whether it
+    is set is compared: the hash of the file is compared elsewhere (`check_facts`).
+    """
     before = read_recorded(folder, "options")
     now = result_options(recipe)
     for values in (before, now):
-        values["eval.real"] = bool(values.get("eval.real"))  # the file itself is compared by hash
+        values["eval.real"] = bool(values.get("eval.real"))
     # a key that was not recorded counts as null
     return [
         Difference(key, before.get(key), now[key]) for key in now if now[key] != before.get(key)
@@ -515,10 +587,12 @@ def check_options(recipe: Recipe, folder: Path) -> None:
     """Check that a finished run's result contains what the recipe requests.
 
     Raises:
-        UserError: The result was made with other values of `result_options`.
+        UserError: The run finished with other values of the keys that change only the result, such
+            as `eval.test`.
     """
-    if differ := changed_options(recipe, folder):
-        names = ", ".join(map(str, differ))
+    changed = changed_options(recipe, folder)
+    if changed:
+        names = ", ".join(map(str, changed))
         text = f"the run in {folder} has finished with other values: {names}"
         raise UserError(f"name={recipe.name}: {text}. {FOLDER_HINT}")
 
@@ -542,17 +616,17 @@ def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
     recipe, folder, result = run.recipe, run.folder, run.result()
     check_start(recipe, result.trunk if result else None)
     check_options(recipe, folder)
-    hashes_by_source = {source: source.identity() for source in recipe.sources().values()}
-    weights = {source.kind: hashes for source, hashes in hashes_by_source.items()}
-    hashes_by_kind = file_hashes(recipe)
-    files = {kind: hashes_by_kind.get(kind) or {} for kind in ("plugin", "real")}
-    check_facts(recipe, folder, weights | files)
-    images, image_warning = fingerprint(recipe)
-    check_facts(recipe, folder, {"data": images})
+    weights = [(source, source.identity()) for source in recipe.sources().values()]
+    hashes_of_files = file_hashes(recipe)
+    check_facts(recipe, folder, {source.kind: hashes for source, hashes in weights})
+    for kind in ("plugin", "real"):
+        check_facts(recipe, folder, {kind: hashes_of_files.get(kind) or {}})
+    image_hashes, image_warning = fingerprint(recipe)
+    check_facts(recipe, folder, {"data": image_hashes})
     warnings = []
-    for source, hashes in hashes_by_source.items():
+    for source, hashes in weights:
         if source.is_local and not hashes:
-            text = "not found, so the weights were not compared with the finished run"
+            text = "the weights were not found, so they were not compared with the finished run"
             warnings.append(f"{source.option}: {text}")
     if image_warning:
         warnings.append(image_warning)
@@ -565,16 +639,16 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
     Runs are compared by the name of the folder, because the folder may have been moved or removed.
 
     Args:
-        recipe: Recipe of the run.
-        began: Entry `trunk` of the run, with the `run` and the `step` that it began at. None for a
-            run that began at step 0: its weights are the same to the bit, so any resume= is
-            accepted.
+        recipe: Recipe of the run, with resume=RUN@STEP or without.
+        began: Where the run began, as its result.json says: the name `run` of the other run, and
+            its `step`. None for a run that began at step 0.
 
     Raises:
         UserError: The run began at another step or run.
     """
     trunk = recipe.trunk
     if not began or not trunk:
+        # a run from step 0 has the same weights to the bit, so it fits every RUN@STEP
         return
     run, step = began["run"], began["step"]
     if (run, step) != (trunk.folder.name, trunk.step):
@@ -582,10 +656,10 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
         raise recipe.error("resume", text)
 
 
-def check_unfinished(run: "Run") -> None:
-    """Check that a run that is to be resumed has the same plugin as before.
+def check_same_plugin(run: "Run") -> None:
+    """Check, before a run is resumed, that its plugin file has not changed.
 
-    Images and initial weights are compared when they are read.
+    Images and initial weights are compared later, when they are read.
 
     Raises:
         UserError: The plugin differs.
@@ -598,14 +672,16 @@ def check_unfinished(run: "Run") -> None:
 def describe_remeasurement(run: "Run") -> str:
     """Return a line to print if a finished training run must be measured again, else "".
 
-    A run is measured again, with the same weights, if the recipe now has further measurements after
-    the last step, and nothing else has changed. The checkpoint of the last step is needed.
+    A run is measured again, with the same weights, if the recipe now sets `eval.test` or
+    `eval.real`, which measure after the last step, and nothing else has changed. The checkpoint of
+    the last step is needed.
     """
     recipe = run.recipe
     changed = changed_options(recipe, run.folder)
-    keys = {difference.key for difference in changed}
-    adds_measurements = keys <= MEASURED_LAST and all(difference.wanted for difference in changed)
-    if not keys or not adds_measurements or not recipe.trains:
+    adds_only_measurements = all(
+        difference.key in MEASURED_LAST and difference.wanted for difference in changed
+    )
+    if not changed or not adds_only_measurements or not recipe.trains:
         return ""
     checkpoints = list_checkpoints(run.checkpoints)
     if not checkpoints or step_of(checkpoints[-1]) != recipe.optim.steps:
@@ -664,10 +740,10 @@ def why_not_planned(
     environment, is_finished = None, "result.json" in files
     if is_finished or "environment.json" in files:
         environment = records.require(run / "environment.json", Environment, STUDY_HINT)
-    free = environment.free if environment else []
+    without_effect = environment.free if environment else []
     if is_finished:
         recorded_hash = records.require(run / "result.json", Result, STUDY_HINT).recipe
-        if recorded_hash != written_hash(written, free):
+        if recorded_hash != written_hash(written, without_effect):
             return "result.json was made with another recipe.yaml"
     recipe_keys = all_keys()
     weights = sources({"init": SCRATCH, **options})
@@ -675,7 +751,7 @@ def why_not_planned(
         {key: value for key, value in options.items() if key in recipe_keys and key not in weights}
     )
     # keys that change only the result may change until the run has finished
-    planned |= values if is_finished else experiment_values(values, free)
+    planned |= values if is_finished else experiment_values(values, without_effect)
     if planned.get("compute.precision") == "auto":
         undecided = [*undecided, "compute.precision"]
     recorded_options = (environment and environment.options) or {}
@@ -702,25 +778,26 @@ def _other_weights(
     environment.json does not describe them, only their names are compared.
 
     Args:
-        source: Planned weights.
+        source: Planned weights, the value of `init` or of a teacher.
         written: `{dotted key: value}` of recipe.yaml.
-        recorded: Facts about the weights in environment.json, or empty.
+        recorded: Hashes of the weights in environment.json, or empty.
+
+    Returns:
+        A sentence without a full stop, because the caller ends the sentence.
     """
     recorded_source = InitSource(str(written.get(source.key, SCRATCH)), source.key)
     weights_text = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
-    planned: dict[str, Any] = {}
+    hashes: dict[str, Any] = {}
     if source.is_local:
         path = Path(source.place)
         weights = path if path.is_file() else path / "export" / "model.safetensors"
+        modified_ns = weights.stat().st_mtime_ns if weights.exists() else 0
         try:
-            planned = _weights_identity(
-                source, weights.stat().st_mtime_ns if weights.exists() else 0
-            )
+            hashes = _hashes_of_weights(source, modified_ns)
         except UserError as error:
-            # the caller ends the sentence
             return f"the {weights_text} cannot be compared: {str(error).rstrip('.')}"
-    if planned and recorded:
-        if differences(facts(source.kind, recorded), facts(source.kind, planned)):
+    if hashes and recorded:
+        if differences(facts(source.kind, recorded), facts(source.kind, hashes)):
             return f"the {weights_text} differ from the weights of {source.public_name}"
         return ""
     # recipes name weights on the Hub together with a commit
@@ -731,8 +808,9 @@ def _other_weights(
     return f"the {weights_text} come from {recorded_place} and not from {source.public_name}"
 
 
-@functools.lru_cache(maxsize=64)  # several tasks start from one run
-def _weights_identity(source: InitSource, changed: int) -> dict[str, Any]:
+@functools.lru_cache(maxsize=64)  # several runs of a study start from the same weights
+def _hashes_of_weights(source: InitSource, modified_ns: int) -> dict[str, Any]:
+    """Return `source.identity()`, computed again only if the file was modified at another time."""
     return source.identity()
 
 
@@ -742,6 +820,9 @@ def training_images(run: Path) -> tuple[str, ...]:
     The result is empty for a stream, because only the first images of a stream are known.
     """
     written = flatten(load_yaml(run / "recipe.yaml"))
-    # the embedded images are drawn at the size data.size
-    keys = [*TRAIN_SPLIT_KEYS, "data.group", *([] if written.get("data.path") else ["data.size"])]
-    return () if written.get("data.stream") else tuple(f"{key}={written.get(key)}" for key in keys)
+    if written.get("data.stream"):
+        return ()
+    keys = [*TRAIN_SPLIT_KEYS, "data.group"]
+    if not written.get("data.path"):
+        keys.append("data.size")  # generated images, without a path, are drawn at this size
+    return tuple(f"{key}={written.get(key)}" for key in keys)

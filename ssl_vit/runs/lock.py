@@ -31,23 +31,29 @@ class HeldFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_in_place(self) -> bool:
-        """Return whether the folder was not moved, or true if the file system does not answer."""
+        """Return whether the folder still has its path, so was neither moved nor removed.
+
+        The answer is True, too, if the file system does not answer.
+        """
         try:
-            return os.path.samestat(self.folder.stat(), os.fstat(self.number))
+            return os.path.samestat(self.folder.stat(), os.fstat(self.descriptor))
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             return True
 
     def close(self) -> None:
-        os.close(self.number)
+        os.close(self.descriptor)
 
 
 def check_outside(name: str, folder: Path) -> None:
     """Check that a folder is not inside a run's folder.
+
+    A run's folder holds both recipe.yaml and environment.json. recipe.yaml alone may be the user's:
+    with a recipe.yaml next to runs/, new runs in runs/ must not be refused.
 
     Args:
         name: Value of name=, for the error message.
@@ -57,9 +63,7 @@ def check_outside(name: str, folder: Path) -> None:
         UserError: The folder is inside a run's folder.
     """
     for above in folder.resolve().parents:
-        # Both files are needed here, because a user's recipe.yaml next to runs/ must keep no run
-        # from starting. Lists of runs need fewer files, in order to show the remains of a run
-        # (pages.run_record.is_run)
+        # lists of runs show a folder with fewer files, too (pages.run_record.is_run)
         if all((above / file).is_file() for file in ("recipe.yaml", "environment.json")):
             raise UserError(
                 f"name={name}: {folder} is inside {above}, the folder of another run. "
@@ -95,9 +99,8 @@ def writer(folder: Path) -> str | None:
             return "this process" if folder.resolve() in OURS else None
         if not _is_alive(pid):
             return None
-    if "since" in holder:
-        return f"process {pid} on {host} since {holder['since']}"
-    return f"process {pid} on {host}"
+    since = f" since {holder['since']}" if "since" in holder else ""
+    return f"process {pid} on {host}{since}"
 
 
 def wait_until_free(folder: Path) -> None:
@@ -123,7 +126,8 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
     """Keep other jobs from starting in this process while the body runs.
 
     Jobs cannot share a process, because each job sets the process group, the number of threads and
-    the state of random numbers.
+    the state of random numbers. Another thread is kept out by a reentrant lock. The same thread can
+    acquire the lock again, so the list of running jobs decides whether it may start a second job.
 
     Args:
         job: Name of the job in error messages.
@@ -132,9 +136,9 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
     Raises:
         UserError: Another job has not ended.
     """
-    is_free = _PROCESS.acquire(blocking=False)
+    is_acquired = _PROCESS.acquire(blocking=False)
     try:
-        if not is_free or (_JOBS and not nested):
+        if not is_acquired or (_JOBS and not nested):
             running = _JOBS[0] if _JOBS else "another job"
             raise UserError(
                 f"{job}: this Python process is still busy with {running}. Wait until that call "
@@ -146,7 +150,7 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
         finally:
             _JOBS.pop()
     finally:
-        if is_free:
+        if is_acquired:
             _PROCESS.release()
 
 

@@ -16,7 +16,7 @@ LABELLED = "LABELLED_IMAGES"  # to be replaced by the place of labelled images
 PRETRAIN_AND_LABELLED = (
     "THESE_AND_LABELLED_IMAGES"  # the same for a study, which also pre-trains on these images
 )
-SAME = ("data.size", "data.channels", "data.range")  # kept for images of another place
+SAME_KEYS = ("data.size", "data.channels", "data.range")  # kept for images of another place
 # Reasons why features were not compared, for which images of another place are needed
 NO_LABELS = "the images have no labels"
 NO_CLASSES = "the folders may be no classes"
@@ -46,12 +46,16 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
     if recipe.training_tool == "finetune":
         return [
-            NextCommand("draw what the encoder has learned", _typed("figures", init, *plugin)),
-            NextCommand("write the features of all images", _typed("embed", init, f"out={out}")),
-            NextCommand("compare the run with other runs", _typed("report", str(out))),
+            NextCommand(
+                "draw what the encoder has learned", typed_command("figures", init, *plugin)
+            ),
+            NextCommand(
+                "write the features of all images", typed_command("embed", init, f"out={out}")
+            ),
+            NextCommand("compare the run with other runs", typed_command("report", str(out))),
         ]
-    tested = _test_words(folder, recipe, labelled)
-    tuned = _typed("finetune", "recipe=finetune", init, *tested, f"out={out}")
+    tested = _options_for_test_images(folder, recipe, labelled)
+    tuned = typed_command("finetune", "recipe=finetune", init, *tested, f"out={out}")
     measured = evaluation(folder, out, recipe, labelled)
     helps = worth_command(recipe, recipe if labelled else None)
     steps = [NextCommand("measure whether pre-training helps", helps)] if helps else []
@@ -71,66 +75,80 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
     began with other weights, with these weights. The result is empty if the objective learns labels
     or comes from a plugin, because the study does not support such objectives.
 
+    Without labelled images, the command has a word that the user replaces by a folder of images.
+    Images that are read as a stream are not used either, because no test images can be held out
+    from a stream.
+
     Args:
         pretraining: Recipe with the objective and the model.
-        labelled: Recipe with labelled images, or None. Without labels, and for a stream, from which
-            no test images can be held out, the user has to name images in the command.
+        labelled: Recipe with labelled images, or None if no labelled images are known.
     """
+    # of a plugin that is not loaded, only what its runs have recorded is known
     declared = declaration.find_objective_or_stub(pretraining.objective)
     learns_labels = any(part.labels for part in declared.trained(pretraining))
     if learns_labels or pretraining.plugin:
         return ""
     options = [f"objective={pretraining.objective}"]
     if labelled is None or labelled.data.stream:
-        options += _elsewhere(PRETRAIN_AND_LABELLED, pretraining)
+        options += _options_for_other_images(PRETRAIN_AND_LABELLED, pretraining)
     else:
-        options += _images(labelled)
+        options += _image_options(labelled)
     if pretraining.init_source.is_scratch:
-        options += _words(pretraining, "model")
+        options += _options_of_group(pretraining, "model")
     else:
         options.append(f"init={pretraining.init}")
     options += [source.option for key, source in pretraining.sources().items() if key != "init"]
-    return _typed("study", "recipe=study/worth", *options)
+    return typed_command("study", "recipe=study/worth", *options)
 
 
 def fine_tuning(init: Path | str, recipe: Recipe) -> str:
     """Return the command that fine-tunes an encoder on a recipe's images."""
-    tested = _test_words(Path(init), recipe, labelled=True) if recipe.trains else []
-    return _typed("finetune", "recipe=finetune", f"init={init}", *_images(recipe), *tested)
+    tested = _options_for_test_images(Path(init), recipe, labelled=True) if recipe.trains else []
+    return typed_command(
+        "finetune", "recipe=finetune", f"init={init}", *_image_options(recipe), *tested
+    )
 
 
 def from_scratch(folder: Path) -> str:
     """Return the command that fine-tunes untrained weights with the options of a run."""
     recipe = folder / "recipe.yaml"
-    return _typed("finetune", f"recipe={recipe}", f"name={folder.name}-scratch", "init=scratch")
+    return typed_command(
+        "finetune", f"recipe={recipe}", f"name={folder.name}-scratch", "init=scratch"
+    )
 
 
-def _elsewhere(place: str, recipe: Recipe) -> list[str]:
+def _options_for_other_images(place: str, recipe: Recipe) -> list[str]:
     """Return options for images that the user has to name, with a recipe's size and channels.
 
+    An example is `data.path=LABELLED_IMAGES data.size=32`. The channels and the range of pixel
+    values are left out if they have their defaults.
+
     Args:
-        place: Word in place of the images, which the user replaces.
-        recipe: Recipe with the size and the channels.
+        place: Word that the user replaces by the path of images.
+        recipe: Recipe with the size, the channels and the range of pixel values.
     """
     values = recipe.values()
-    keys = [key for key in SAME if key == "data.size" or values[key] != defaults()[key]]
+    keys = [key for key in SAME_KEYS if key == "data.size" or values[key] != defaults()[key]]
     return [f"data.path={place}", *(f"{key}={option_text(values[key])}" for key in keys)]
 
 
-def _images(recipe: Recipe) -> list[str]:
+def _image_options(recipe: Recipe) -> list[str]:
     """Return the options with which another run reads the images of a recipe."""
     keys = {*SPLIT_KEYS, *READING, "data.range"}
     keys.discard("data.hub" if recipe.data.path else "data.path")
-    return _words(recipe, "data", keys)
+    return _options_of_group(recipe, "data", keys)
 
 
-def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str]:
-    """Return the options of a group of keys: the preset, and the keys that differ from the preset.
+def _options_of_group(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str]:
+    """Return the options that give another run a recipe's images or model.
+
+    They name the preset, such as `model=vit_s16`, followed by the keys whose values differ from the
+    preset, such as `model.depth=6`.
 
     Args:
         recipe: Recipe with the values.
         group: `data` or `model`.
-        wanted: Keys of the group to use. If empty, all keys.
+        wanted: Keys of the group that may be named. If empty, all keys may be named.
     """
     preset = recipe.value(f"{group}.name")
     values, standard_values = recipe.values(), defaults()
@@ -148,31 +166,28 @@ def _words(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str
 
 def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
     """Return the command that evaluates a run's encoder on labels."""
-    tested = _test_words(folder, recipe, labelled)
-    return _typed("evaluate", "recipe=evaluate", f"init={folder}", *tested, f"out={out}")
+    tested = _options_for_test_images(folder, recipe, labelled)
+    return typed_command("evaluate", "recipe=evaluate", f"init={folder}", *tested, f"out={out}")
 
 
-def _test_words(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
+def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
     """Return the options that give the next command labelled test images.
 
     If the run's images have a labelled test split, no options are needed. Without a test split,
-    `data.test=` holds out a share of the images. If the images have no labels or are a stream, or
-    if the run has learned the labels of all images, the options ask for other images.
+    `data.test=` holds out a share of the images. The user has to name other images
+    (`data.path=LABELLED_IMAGES`) if the run's images have no labels or are a stream, or if the run
+    has learned the labels of all images.
 
     Args:
         folder: Folder of the run.
         recipe: Recipe of the run.
         labelled: Whether the run's images have labels.
     """
-    num_labelled = None  # of the test split
-    with suppress(UserError):  # without environment.json, nothing is known
+    num_labelled = None  # labelled test images; None if unknown, for lack of environment.json
+    with suppress(UserError):
         num_labelled = read_recorded(folder, "images").get("labelled_test")
     declared = declaration.find_objective_or_stub(recipe.objective)
     has_learned_labels = any(part.labels for part in declared.trained(recipe))
     if not labelled or recipe.data.stream or (has_learned_labels and num_labelled == 0):
-        return _elsewhere(LABELLED, recipe)
+        return _options_for_other_images(LABELLED, recipe)
     return [f"data.test={TEST_SHARE}"] if num_labelled == 0 else []
-
-
-def _typed(tool: str, *options: str) -> str:
-    return typed_command(tool, *options)

@@ -28,7 +28,7 @@ class OutputFolder(Generic[Content]):
         path: Path of the folder, whose name is name= in errors.
         written_names: Matches the names that the tool writes.
         record: The JSON file that describes the content; without it the folder has to be new.
-        content: The type of the record.
+        record_type: The type of the record.
         run: The run's folder that contains this folder, else None. Then the run's lock is taken,
             and a damaged record counts as none, because all files can be made again.
     """
@@ -36,14 +36,15 @@ class OutputFolder(Generic[Content]):
     path: Path
     written_names: re.Pattern[str]
     record: str
-    content: type[Content]
+    record_type: type[Content]
     run: Path | None = None
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Keep other writers out while the body runs, and remove remains of killed processes.
 
-        The folder is created if it does not exist.
+        The folder is created if it does not exist. If it belongs to a run (`run` is set), the lock
+        of the run's folder is taken, and the folder may hold any files.
 
         Raises:
             UserError: Another process writes the folder. Or the folder lies in a run's folder,
@@ -55,7 +56,7 @@ class OutputFolder(Generic[Content]):
         locked = self.run or self.path
         with lock.hold(locked, str(locked.parent)):
             self.path.mkdir(exist_ok=True)
-            self.read()
+            self.read()  # raises an error if the record is damaged
             sweep(self.path, self.written_names)
             yield
 
@@ -83,14 +84,17 @@ class OutputFolder(Generic[Content]):
     def read(self) -> Content | None:
         """Return the record, or None if there is no record.
 
+        A damaged record counts as none if the folder belongs to a run, because all files of such a
+        folder can be made again.
+
         Raises:
-            UserError: The record is damaged.
+            UserError: The record is damaged, and the folder does not belong to a run.
         """
         path = self.path / self.record
         if not path.exists():
             return None
         try:
-            return records.read(path, self.content)
+            return records.read(path, self.record_type)
         except (OSError, ValueError) as error:
             if self.run is not None:
                 return None
@@ -104,7 +108,7 @@ class OutputFolder(Generic[Content]):
         """
         write_atomically(self.path / self.record, json.dumps(content.content(), indent=1) + "\n")
 
-    def intact(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    def check_unchanged(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
         """Check that no file was changed, and return the hashes of the files that still exist.
 
         A removed file has no hash, because it may get other bytes when the tool makes it again.

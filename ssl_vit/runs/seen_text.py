@@ -40,32 +40,40 @@ def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
     return largest
 
 
-def sentence(images: SeenImages) -> str:
-    """Describe which images of an evaluation a run has seen, as a sentence without a full stop."""
-    is_none_known = not any(images.images.values())
-    if is_none_known and images.unknown:
-        return f"the images that {images.run} was trained on are unknown ({images.unknown})"
-    if is_none_known:
-        split_names = " and ".join(SPLIT_NAMES[split] for split in images.of)
-        return f"{images.run} was trained on none of the {split_names} images"
-    labels = "without labels"
-    if images.labels == images.images:
-        labels = "with their labels"
-    elif any(images.labels.values()):
-        labels = f"with the labels of {_counted(images.labels, {})} images"
-    counts = _counted(images.images, images.of)
-    if images.unknown:
-        return (
-            f"{images.run} was trained on {counts} images, {labels}, and possibly on more images "
-            f"({images.unknown})"
-        )
-    return f"{images.run} was trained on {counts} images, {labels}"
+def describe_seen(seen: SeenImages) -> str:
+    """Describe which images of an evaluation a run was trained on.
+
+    Args:
+        seen: Numbers for each split of the evaluation: of all its images (`of`), of the images that
+            the run was trained on (`images`), and of those whose label the run has learned
+            (`labels`). `unknown` says why the numbers may be too small, or is empty.
+
+    Returns:
+        A sentence or two without the last full stop, such as `mae was trained on 6 of 10 test
+        images, with their labels`.
+    """
+    has_seen_images = any(seen.images.values())
+    if not has_seen_images and seen.unknown:
+        return f"the images that {seen.run} was trained on are unknown ({seen.unknown})"
+    if not has_seen_images:
+        split_names = " and ".join(SPLIT_NAMES[split] for split in seen.of)
+        return f"{seen.run} was trained on none of the {split_names} images"
+    counts = f"{seen.run} was trained on {_counted(seen.images, seen.of)} images"
+    if seen.labels == seen.images:
+        counts = f"{counts}, with their labels"
+    elif any(seen.labels.values()):
+        counts = f"{counts} and learned the labels of {_counted(seen.labels, {})} images"
+    else:
+        counts = f"{counts}, without labels"
+    if seen.unknown:
+        return f"{counts}. It may have been trained on more images ({seen.unknown})"
+    return counts
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
     """Return cautions for results on test images with labels that a run has learned."""
     return [
-        f"{sentence(images)}. Results on the test images do not hold for unseen images"
+        f"{describe_seen(images)}. Results on the test images do not hold for unseen images"
         for images in seen
         if learned_labels([images])
     ]
@@ -83,16 +91,15 @@ def _counted(images: dict[str, int], of: dict[str, int]) -> str:
     texts = []
     for split, count in images.items():
         total = of.get(split, count)
-        if count and count == total:
-            texts.append(f"{count:,} {SPLIT_NAMES[split]}")
-        elif count:
-            texts.append(f"{count:,} of {total:,} {SPLIT_NAMES[split]}")
+        of_total = "" if count == total else f" of {total:,}"
+        if count:
+            texts.append(f"{count:,}{of_total} {SPLIT_NAMES[split]}")
     return " and ".join(texts)
 
 
 def lines(seen: Sequence[SeenImages]) -> list[str]:
     """Return a sentence for each run, with a warning if labels of test images were learned."""
     return [
-        f"warning: {sentence(images)}" if learned_labels([images]) else sentence(images)
+        f"warning: {describe_seen(images)}" if learned_labels([images]) else describe_seen(images)
         for images in seen
     ]

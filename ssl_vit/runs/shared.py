@@ -47,12 +47,16 @@ class SharedFile:
     path: Path | None
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """Return {name: array}, or None if the file does not exist or is damaged."""
+        """Return {name: array}, or None if the file does not exist or is damaged.
+
+        The file begins with the SHA-256 of the rest, by which damage is noticed.
+        """
         if self.path is not None:
             with suppress(OSError, SafetensorError):
                 content = self.path.read_bytes()
-                if hashlib.sha256(content[DIGEST:]).digest() == content[:DIGEST]:
-                    return dict(load(content[DIGEST:]))
+                digest, packed = content[:DIGEST], content[DIGEST:]
+                if hashlib.sha256(packed).digest() == digest:
+                    return dict(load(packed))
         return None
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -65,10 +69,12 @@ class SharedFile:
 
 
 def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
-    """Return the file of a measurement that all tasks of a study can use.
+    """Return the file in which a study's runs share a measurement, so that it is made only once.
+
+    Outside of a study, the returned file has no path: nothing is read or written.
 
     Args:
-        run: Folder of the run. Outside of a study nothing is shared.
+        run: Folder of the run that needs the measurement.
         facts: JSON values that the measurement depends on, apart from code and machine.
     """
     if not is_task(run):

@@ -102,14 +102,18 @@ class Trackers(Callback):
         self.end()
 
     def end(self) -> None:
-        """Write the remaining rows, for at most END_SECONDS, and end the trackers."""
+        """Write the remaining rows, for at most END_SECONDS, and end the trackers.
+
+        A tracker that takes longer counts as failed, which a warning says.
+        """
         self._call(methodcaller("finish"))
         until = time.monotonic() + END_SECONDS
         for worker in self.workers.values():
             worker.end(until - time.monotonic())
             if worker.thread.is_alive():
-                text = f"still busy {END_SECONDS:.0f} s after the end of the run"
-                worker.error = worker.error or TimeoutError(text)
+                text = f"the tracker was still busy {END_SECONDS:.0f} s after the end of the run"
+                if worker.error is None:
+                    worker.error = TimeoutError(text)
         self._drop_failed()
         self.workers = {}
 
@@ -188,7 +192,11 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:
-    """Start or continue the run of a tracker, and return accelerate's tracker.
+    """Return accelerate's tracker, after starting or continuing the run's record in its library.
+
+    The library's identifier of the record is stored in trackers/NAME.json of the run's folder, so
+    that a resumed run continues the record. TensorBoard needs no identifier, because it continues
+    whatever its folder holds.
 
     Args:
         name: Name of the tracker in log.trackers.
@@ -210,12 +218,13 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     identifier_before = None
     with suppress(OSError, ValueError, KeyError, TypeError):
         identifier_before = str(json.loads(id_file.read_text())["id"])
+    # the arguments of the tracker's class, and "identifier" if the library lets us choose it
     arguments = OPENERS[name](folder, run.recipe.name, identifier_before)
     identifier = arguments.pop("identifier", None)
     project = run_folder.parent.name or "runs"
     tracker = LOGGER_TYPE_TO_CLASS[name](project, **arguments)
     tracker.start()
-    if name == "mlflow":
+    if name == "mlflow":  # MLflow chooses the identifier
         identifier = tracker.tracker.info.run_id
     write_atomically(id_file, json.dumps({"id": identifier}) + "\n")
     # trackio loses the configuration of a run that it continues
@@ -227,7 +236,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
 def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of a Weights & Biases run, offline unless WANDB_MODE is set.
 
-    `wandb sync` joins the parts with the same id.
+    Offline, each start of the run writes a folder of its own. `wandb sync` joins the folders,
+    because all starts have the same id.
 
     Args:
         folder: Folder to write to.
@@ -237,8 +247,13 @@ def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_CONSOLE", "off")  # wandb would replace the standard streams
     identifier = before or secrets.token_hex(4)
-    named = {"identifier": identifier, "id": identifier, "name": label}
-    return named | {"dir": str(folder), "resume": "allow"}
+    return {
+        "identifier": identifier,
+        "id": identifier,
+        "name": label,
+        "dir": str(folder),
+        "resume": "allow",
+    }
 
 
 def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:
@@ -253,7 +268,9 @@ def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:
 def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of an MLflow run.
 
-    The run is in a local database unless MLFLOW_TRACKING_URI names a server.
+    If the user set MLFLOW_TRACKING_URI to a server, the run is recorded there, else in a local
+    database in its folder. Choosing a local database also sets MLFLOW_TRACKING_URI. So the variable
+    does not count if it names the database of an earlier run of this process.
 
     Args:
         folder: Folder to write to.
@@ -262,15 +279,14 @@ def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """
     import mlflow
 
-    # set_tracking_uri also sets the variable, which may hold the database of an earlier run
     address = os.environ.get("MLFLOW_TRACKING_URI")
-    files = None
+    files_uri = None
     if address is None or address in _mlflow_databases:
         database = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
-        files = (folder / "mlflow").as_uri()
+        files_uri = (folder / "mlflow").as_uri()
         _mlflow_databases.add(database)
         mlflow.set_tracking_uri(database)
-    return {"run_id": before, "run_name": None if before else label, "logging_dir": files}
+    return {"run_id": before, "run_name": None if before else label, "logging_dir": files_uri}
 
 
 _mlflow_databases: set[str] = set()

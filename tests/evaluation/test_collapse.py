@@ -111,7 +111,7 @@ def test_the_alarm_needs_two_checks_in_a_row_after_warm_up() -> None:
     [
         ({"features/mean_cosine": 0.995}, "0.9950"),
         ({"features/information": 0.03}, "3.0%"),
-        ({"features/patch_information": 0.02}, "of a patch has 2.0%"),
+        ({"features/patch_information": 0.02}, "patches and their prototypes is 2.0%"),
     ],
 )
 def test_the_alarm_of_other_measures(measured: dict[str, float], says: str) -> None:

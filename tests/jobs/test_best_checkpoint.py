@@ -155,7 +155,7 @@ def test_what_a_resumed_run_cannot_choose_among_is_an_error(values, tmp_path: Pa
     off = run(tmp_path, "checkpoint.best=null")  # as that error says
     assert "best" not in result(off.folder)
     (off.folder / "result.json").unlink()
-    with pytest.raises(UserError, match=r"up to step 12 .*checkpoint.best=null"):
+    with pytest.raises(UserError, match=r"until step 12 .*checkpoint.best=null"):
         run(tmp_path)
 
 

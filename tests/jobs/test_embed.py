@@ -252,7 +252,7 @@ def test_the_nearest_images_are_those_of_the_highest_cosine(
         texts += [f"{found[one]:.4f} {one}" for one in best]
     assert listed == texts
     page = (folder / "nearest.html").read_text()
-    assert "12 images (1 more could not be read)" in page and "of 13 images" not in page
+    assert "12 images (1 more image could not be read)" in page and "of 13 images" not in page
     shown = shown_thumbnails(page)
     assert [href for href, _ in shown] == [(images / file).as_uri() for file in expected]
     for (_, thumbnail), file in zip(shown, expected, strict=True):

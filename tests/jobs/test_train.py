@@ -347,8 +347,8 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
 
 
 NO_TRUNK = {
-    "optim.lr=0.5": r"another recipe: optim.lr \(0.001 there, 0.5 here\)",
-    "seed=8": r"another recipe: seed \(7 there, 8 here\)",
+    "optim.lr=0.5": r"different recipes: optim.lr \(0.001 there, 0.5 here\)",
+    "seed=8": r"different recipes: seed \(7 there, 8 here\)",
     "resume=LONG@12": "optim.steps=16 optim.decay=0.5, the decay begins at step 8",
     "resume=LONG@6": r"4, 8, 12, 16\. .*checkpoint.every=6 checkpoint.keep=4",
     "resume=LONG/export@4": "holds no run",
@@ -377,7 +377,7 @@ def of_other_images(trunk: Path) -> None:
 HARM = {
     "is damaged": lambda trunk: flip_a_bit(step_folder(trunk, 8)),
     "belongs to another run": of_another,
-    "the images of train differ between this command and the run in .*long": of_other_images,
+    r"this command and the run in .*long have different images \(train\)": of_other_images,
 }
 
 

@@ -404,7 +404,7 @@ NO_LENGTHS: dict[str, dict[str, Any]] = {
     "run length, steps 4: resume=trunk-0@3: ... checkpoint.every=3 checkpoint.keep=": {
         "4": {"resume": "{trunk}@3", "optim.decay": 0.1}
     },
-    "run length, steps 8: resume=trunk-0@4: this run has another recipe: optim.lr (": {
+    "run length, steps 8: resume=trunk-0@4: ... different recipes: optim.lr (": {
         "8": {"optim.lr": 0.1}
     },
     "run length, steps 8: this run has the same options as run length, steps 4": {
@@ -521,7 +521,7 @@ def test_images_that_have_changed_since_end_the_study(ended: Path, serial: list[
     alter(path, data=json.loads(path.read_text())["data"] | {"train": "other"})
     with pytest.raises(
         UserError,
-        match=r"the images of train differ between this command and the run in .*pretrain-mpp-0\.",
+        match=r"the run in .*pretrain-mpp-0 have different images \(train\)\.",
     ):
         tool.study(Arguments(written(ended, STUDY)))
     assert serial == []

@@ -29,7 +29,7 @@ from ssl_vit.recipe.given import from_python
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.schema import changes_experiment, computed_values
 from ssl_vit.runs.folder import Run, open_run
-from ssl_vit.runs.identity import differences, free_keys, recipe_hash, written_hash
+from ssl_vit.runs.identity import differences, keys_without_effect, recipe_hash, written_hash
 
 EXAMPLES = ROOT / "docs" / "examples"
 PLUGIN = '''
@@ -218,7 +218,7 @@ def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
             resolve([*words, f"plugin={plugin}"])
     text = plugin.read_text()
     plugin.write_text(f"{text}# another\n")
-    differs = r"plugin=.*the file differs "
+    differs = r"plugin=.*different plugin files"
     with pytest.raises(UserError, match=differs):
         cli.open_run(resolved([*words, f"plugin={plugin}"]))
     moved = tmp_path / f"moved_{tmp_path.name}.py"
@@ -380,7 +380,7 @@ def test_a_key_that_computes_nothing_counts_for_nothing_without_its_plugin(
 ) -> None:
     recipe = resolve(altered(tiny, *shared, "turned.note=first"))
     known, written = recipe_hash(recipe), recipe.values()
-    assert (free := free_keys(recipe)) == ["turned.note"]
+    assert (free := keys_without_effect(recipe)) == ["turned.note"]
     declaration.withdraw("turned")
     other = written | {"turned.turns": 1}
     assert written_hash(written, free) == known != written_hash(other, free)

@@ -40,7 +40,7 @@ from ...recipe.images import PART
 from ...recipe.keys import Values
 from ...recipe.schema import defaults
 from ...runs import seen_text
-from ...runs.identity import keys_of_task
+from ...runs.identity import keys_of_prediction
 
 NONE = "-"  # shown for a missing value
 COMPARES = (
@@ -497,7 +497,7 @@ def _facts(run: ListedRun, metric: str) -> dict[str, str]:
         return {key: value for key, value in facts.items() if key != "objective"}
     if split == "test":
         return facts
-    keys = [*keys_of_task(values), *(PART if split == "train" else ())]
+    keys = [*keys_of_prediction(values), *(PART if split == "train" else ())]
     counting = schema.experiment_values(
         {key: run.settings.get(key) for key in keys}, environment.free
     )
