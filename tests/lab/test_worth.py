@@ -141,7 +141,7 @@ def test_supervised_training_costs_what_pretraining_does() -> None:
     steps = round(900 * asked.supervised_ratio)
     options = {"data": "shapes", "model": "vit_n8"}
     mae, supervised = (
-        cost(options | {"recipe": one}, "x").exaflop_a_step for one in ("mae", "supervised")
+        cost(options | {"recipe": one}, "x").exaflop_per_step for one in ("mae", "supervised")
     )
     assert steps * supervised == pytest.approx(900 * mae, rel=0.002)
     assert asked.images.train == 50_000 and asked.images.test == 5_000

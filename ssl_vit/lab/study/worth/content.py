@@ -183,7 +183,7 @@ def _supervised(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
 @functools.cache
 def _supervised_rate() -> float:
     """Return the learning rate of `recipe=supervised`."""
-    return resolve_options({"recipe": "supervised"}, "", here=False).optim.lr
+    return resolve_options({"recipe": "supervised"}, "", check_images=False).optim.lr
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:

@@ -112,7 +112,9 @@ def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | Non
     if any(key == "model" for key, _ in options):  # the user's network is replaced
         kept = {key: kept[key] for key in kept if not key.startswith(("model", "init"))}
     try:
-        recipe = resolve_options({"recipe": "evaluate"} | kept | dict(options), "", here=False)
+        recipe = resolve_options(
+            {"recipe": "evaluate"} | kept | dict(options), "", check_images=False
+        )
     except UserError:  # the patches do not divide the size
         return None
     if options and not recipe.model.convolutional and recipe.patches not in PATCHES:

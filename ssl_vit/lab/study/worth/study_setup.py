@@ -175,7 +175,7 @@ def sort_options(given: Values) -> tuple[Values, Values]:
         what = "not a recipe that pre-trains without labels"
         choices = suggest(objective, filter(is_pretraining, recipe_names()))
         raise UserError(f"objective={objective}: {what}, {choices}")
-    plain = resolve_options({"recipe": objective}, NAME, here=False)
+    plain = resolve_options({"recipe": objective}, NAME, check_images=False)
     groups = [*SHARED, *plain.declared.groups_with(plain.target)]
     shared: Values = {}
     pretraining: Values = {}
@@ -268,7 +268,7 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
     recipe = resolve_options(pretraining, NAME)
     model = {} if init else _model_options(recipe, shared)
     supervised = cost({"recipe": "supervised"} | shared | model | start, NAME)
-    ratio = cost(pretraining, NAME).exaflop_a_step / supervised.exaflop_a_step
+    ratio = cost(pretraining, NAME).exaflop_per_step / supervised.exaflop_per_step
     batch = resolve_options({"recipe": "finetune"} | shared, NAME).optim.batch
     return StudySetup(
         objective=objective,
@@ -298,7 +298,7 @@ def _model_options(recipe: Recipe, shared: Values) -> Values:
         shared: Options of every run.
     """
     named = {"recipe": "supervised", "model": recipe.model.name} | shared
-    if resolve_options(named, NAME, here=False).model == recipe.model:
+    if resolve_options(named, NAME, check_images=False).model == recipe.model:
         return {"model": recipe.model.name}
     return network_options(recipe)
 
