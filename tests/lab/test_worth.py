@@ -981,7 +981,7 @@ def test_a_released_encoder_reads_at_least_four_patches_a_side(side: int, size: 
         ("timm:no_such", {}, "timm has no weights with this name"),
         ("/nowhere", {}, "no such folder"),
         ("scratch", {}, "not a released encoder"),
-        (TIMM, {"init": TIMM}, "init= names the same encoder"),
+        (TIMM, {"init": TIMM}, f"init={TIMM} already names this encoder"),
         (TIMM, {"data.channels": "4"}, ""),
     ],
 )

@@ -33,18 +33,14 @@ class Group(Record):
 
     Attributes:
         name: Name in words, such as "seed 3".
-        kind: `seeds`, `shares` or `frozen`, or `""` for a group that always runs.
+        kind: `seeds`, `shares` or `frozen` for an optional group, or `""` for a group that always
+            runs.
         tasks: Names of the tasks.
     """
 
     name: str
     kind: str
     tasks: list[str]
-
-    @property
-    def is_optional(self) -> bool:
-        """Whether the group runs only if there is time."""
-        return bool(self.kind)
 
 
 class HoursPlan(NamedTuple):
@@ -231,7 +227,7 @@ class Hours:
         started = {decision.group for decision in self.ledger.decisions if decision.starts}
         self.runs = []
         for group in self.order:
-            if not group.is_optional or group.name in started:
+            if not group.kind or group.name in started:
                 self.runs += [name for name in group.tasks if name not in self.ledger.left_out]
 
     def forecast(
@@ -268,7 +264,7 @@ class Hours:
             The decision, or None if every group is decided.
         """
         decided = {past.group for past in self.ledger.decisions}
-        undecided = [group for group in self.order if group.is_optional and group.name not in decided]
+        undecided = [group for group in self.order if group.kind and group.name not in decided]
         if not undecided:
             return None
         group = undecided[0]

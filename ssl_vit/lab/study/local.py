@@ -530,7 +530,8 @@ class _Processes:
         """
         assert self.hours is not None
         ended = self._ended_or_skipped()
-        required_groups = [group for group in self.hours.order if not group.is_optional]
+        # only optional groups have a kind
+        required_groups = [group for group in self.hours.order if not group.kind]
         required = [name for group in required_groups for name in group.tasks]
         for group in required_groups:
             if group.name in self.compared or not {*group.tasks} <= ended:

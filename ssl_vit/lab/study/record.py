@@ -238,33 +238,21 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     names: dict[str, str] = {}  # {planned name: final name}
     foreign: dict[str, str] = {}  # {folder: why it does not hold the run of the task of its name}
     for task in tasks.values():
-        settled_task = _settle(_renamed(task, names), settled, folder, foreign)
-        names[task.name] = settled_task.name
-        settled[settled_task.name] = settled_task
+        renamed = _renamed(task, names)
+        name = renamed.name
+        for number in itertools.count(2):
+            candidate = replace(renamed, name=name)
+            options, undecided = planned_options(candidate, settled, folder)
+            why = identity.why_not_planned(folder / name, candidate.values, options, undecided)
+            if not why and name not in settled:  # the folder is free or holds the task's run
+                break
+            foreign[name] = why
+            name = f"{renamed.name}-{number}"
+        names[task.name] = name
+        settled[name] = candidate
     for path in sorted(folder.glob("*/recipe.yaml")):
         foreign.setdefault(path.parent.name, "the study has no task of this name")
     return settled, {name: why for name, why in foreign.items() if name not in settled}
-
-
-def _settle(task: Task, settled: Tasks, folder: Path, foreign: dict[str, str]) -> Task:
-    """Return a task with its final name: the first name whose folder is free or holds its run.
-
-    Args:
-        task: Task to name.
-        settled: Tasks that have their final names.
-        folder: Folder of the study.
-        foreign: `{folder: reason}`, to which this function adds the folders that do not suit.
-    """
-    candidate, number = task, 1
-    while True:
-        name = candidate.name
-        options, undecided = planned_options(candidate, settled, folder)
-        why = identity.why_not_planned(folder / name, candidate.values, options, undecided)
-        if not why and name not in settled:
-            return candidate
-        foreign[name] = why
-        number += 1
-        candidate = replace(task, name=f"{task.name}-{number}")
 
 
 def _renamed(task: Task, names: Mapping[str, str]) -> Task:

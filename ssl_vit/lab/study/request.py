@@ -144,7 +144,11 @@ def _find_study(
             )
         study, default_name = read.build(content, "the study"), options.name
     elif swept is not None:
-        study, default_name = _build_sweep(options, unread, swept)
+        _check_keys([*unread.keys, *swept.values], unread, ())
+        axes, unread = sweep.axes(swept, unread)
+        given = _read_given(unread)
+        content, default_name = sweep.content(options.recipe, given, axes, options.match)
+        study = read.build(content, sweep.SWEEP)
     else:
         path = _find_study_file(options.recipe)
         study, default_name = read.read(path), path.stem
@@ -158,26 +162,6 @@ def _find_study(
     if options.seeds is not None:
         study = study.model_copy(update={"seeds": _seeds(options.seeds)})
     return study, default_name
-
-
-def _build_sweep(
-    options: StudyOptions, unread: Unread, swept: sweep.Swept
-) -> tuple[read.Study, str]:
-    """Build the study of a sweep, and return it with the default name of its folder.
-
-    Args:
-        options: Options of the study tool.
-        unread: All other keys that the user gave.
-        swept: Keys with several values each.
-
-    Raises:
-        UserError: An option is wrong, or a key has no values to sweep.
-    """
-    _check_keys([*unread.keys, *swept.values], unread, ())
-    axes, unread = sweep.axes(swept, unread)
-    given = _read_given(unread)
-    content, default_name = sweep.content(options.recipe, given, axes, options.match)
-    return read.build(content, sweep.SWEEP), default_name
 
 
 def _split_places(study: read.Study, unread: Unread) -> tuple[dict[str, str], Given]:

@@ -46,9 +46,9 @@ class Slurm:
         """Check the SLURM options, the number of processes, and that SLURM is installed.
 
         Raises:
-            UserError: An option is not a long option of sbatch, or the launcher sets it itself, such
-                as `--array`. Or the processes do not divide the batch of a task equally. Or SLURM
-                is not installed.
+            UserError: An option is not a long option of sbatch, or the launcher sets it itself,
+                such as `--array`. Or the processes do not divide the batch of a task equally. Or
+                SLURM is not installed.
         """
         _options(job)
         for name in ("sbatch", "squeue"):

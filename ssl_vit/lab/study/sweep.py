@@ -62,23 +62,18 @@ def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
     Raises:
         UserError: `sweep` from Python is no mapping, or a key has two values.
     """
-    words = [word for word in arguments.words if word != SWEEP]
-    given_pairs = arguments.pairs or []
-    pairs = [(key, value) for key, value in given_pairs if key != SWEEP]
-    mappings = [value for key, value in given_pairs if key == SWEEP and value is not None]
-    swept = None
-    if SWEEP in arguments.words or mappings:
-        tool_pairs, values = _read_mappings(mappings)
-        pairs += tool_pairs
-        swept = Swept(_keys_after_sweep(arguments.words), values)
-    # pairs are None for a command line, which is not the same as a call without pairs
-    return Arguments(words, None if arguments.pairs is None else pairs), swept
-
-
-def _keys_after_sweep(words: list[str]) -> list[str]:
-    """Return the keys of the words KEY=VALUES after the word `sweep`."""
-    words_after = words[words.index(SWEEP) + 1 :] if SWEEP in words else []
-    return [word.partition("=")[0] for word in words_after if "=" in word]
+    words, pairs = arguments
+    keys: list[str] = []
+    if SWEEP in words:  # on the command line
+        words_after = words[words.index(SWEEP) + 1 :]
+        keys = [word.partition("=")[0] for word in words_after if "=" in word]
+    mappings = [value for key, value in pairs or () if key == SWEEP and value is not None]
+    tool_pairs, values = _read_mappings(mappings)
+    swept = Swept(keys, values) if SWEEP in words or mappings else None
+    words = [word for word in words if word != SWEEP]
+    if pairs is not None:  # from Python
+        pairs = [pair for pair in pairs if pair[0] != SWEEP] + tool_pairs
+    return Arguments(words, pairs), swept
 
 
 def _read_mappings(mappings: list[Any]) -> tuple[Pairs, Values]:

@@ -114,17 +114,15 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     for name, run in study.runs.items():
         for place in sorted(find_references((study.options | run.options).values()) & missing):
             raise UserError(f"{place}= is missing. Run {name} needs {place}=VALUE.")
-    return _without_dropped_comparisons(study.model_copy(update={"axes": axes})), lines
-
-
-def _without_dropped_comparisons(study: Study) -> Study:
-    """Return a study without the comparisons of names that are no longer on the compared axis."""
-    report, arms = study.report, study.compared
+    reduced = study.model_copy(update={"axes": axes})
+    # the report compares only names that are left
+    arms = reduced.compared
     comparisons = {
-        "pairs": tuple(pair for pair in report.pairs if {*pair} <= {*arms}),
-        "baseline": report.baseline if report.baseline in arms else None,
+        "pairs": tuple(pair for pair in study.report.pairs if {*pair} <= {*arms}),
+        "baseline": study.report.baseline if study.report.baseline in arms else None,
     }
-    return study.model_copy(update={"report": report.model_copy(update=comparisons)})
+    report = study.report.model_copy(update=comparisons)
+    return reduced.model_copy(update={"report": report}), lines
 
 
 def _why_missing(options: Values, places: Mapping[str, str], missing: set[str]) -> str:

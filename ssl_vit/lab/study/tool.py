@@ -108,7 +108,8 @@ def check(
     finished = f"{len(job.finished)} of {format_count(len(job.tasks), 'tasks')}"
     if not request.hours:
         return estimate, f"kept        finished: {finished}"
-    optional = sum(len(group.tasks) for group in job.order if group.is_optional)
+    # only optional groups have a kind
+    optional = sum(len(group.tasks) for group in job.order if group.kind)
     return estimate, (
         f"kept        finished: {finished}. {format_count(optional, 'tasks')} will run only if"
         " there is time within hours=."
@@ -146,9 +147,9 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
         if dry:
             print("\n".join(launcher.preview(job)))
             print(
-                "dry         dry=true: nothing was started or written. To start the study, leave out"
-                " dry=true. Do not submit the commands of job arrays yourself, because the tasks"
-                " need study.json, which dry=true does not write."
+                "dry         dry=true: nothing was started or written. To start the study, leave"
+                " out dry=true. Do not submit the commands of job arrays yourself, because the"
+                " tasks need study.json, which dry=true does not write."
             )
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
