@@ -500,7 +500,7 @@ class _Processes:
     def _start_group(self) -> bool:
         """Start the next optional group that fits into the hours. Return whether a group started.
 
-        Groups that do not fit are left out for good. Each decision is printed.
+        Groups before it that do not fit are left out. Each decision is printed.
         """
         if self.hours is None:
             return False

@@ -201,7 +201,7 @@ def _read_given(unread: Unread) -> Given:
     given = unread.read()
     for key, value in given.values.items():
         if read.find_references([value]):
-            text = "a name in braces refers to another run, which only a study's file can do."
+            text = "only a study's file can use names in braces, which refer to other runs."
             raise UserError(f"{key}={value}: {text} Write a value without braces.")
     return given
 
@@ -234,7 +234,7 @@ def _plan_worth(
     Args:
         options: Options of the study tool.
         unread: Recipe keys that the user gave, and the option `released=`.
-        may_time: Whether training steps may be timed on this machine, which takes minutes.
+        may_time: Whether training steps may be timed on this machine.
 
     Returns:
         The options that run the planned study, and the plan.
@@ -250,9 +250,8 @@ def _plan_worth(
         )
     name = options.name or worth.NAME.rpartition("/")[2]
     released, unread = unread.take((RELEASED,))
-    keys = [
-        key for key in unread.keys if key not in PRESETS
-    ]  # data= and model= are not recipe keys
+    # data= and model= choose a preset and are not recipe keys
+    keys = [key for key in unread.keys if key not in PRESETS]
     tool_options = [option_name(option) for option in StudyOptions.options().values()]
     check_keys(keys, others=tool_options)
     values = unread.read().values | released

@@ -261,7 +261,7 @@ def _options(job: StudyJob) -> list[str]:
             continue
         batch = recipe.optim.batch
         try:
-            # only for the error
+            # called only for its error, which says that the processes do not divide the batch
             BatchLayout.divide(
                 batch, recipe.compute.batch, limit=batch, rank=0, processes=processes
             )

@@ -201,6 +201,7 @@ def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
     order: list[Group] = []
     compared_run = ""  # after each task of this run, the study's page is written
     if request.hours:
+        # frozen_first: whether the frozen encoders are evaluated together with their seed
         order = worth.order_groups(tasks, request.hours.frozen_first)
         compared_run = request.study.report.test or ""
     return launch.StudyJob(
