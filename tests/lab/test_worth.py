@@ -482,7 +482,7 @@ def test_too_few_hours_name_a_smaller_network_that_fits(cpu: list[str]) -> None:
     with pytest.raises(UserError) as error:
         choose(cpu, 0.5, 300, model="vit_s16", data_size=224)
     found = re.fullmatch(
-        r"hours=0\.5: .* vit_s16 at 224 px .* Use hours=([\d.]+)\. .*model=(\w+) data\.size=(\d+), .*",
+        r"hours=0\.5: .* vit_s16 at 224 px .* Use hours=([\d.]+)\. .*model=(\w+) data\.size=(\d+)\.",
         str(error.value),
     )
     assert found, error.value

@@ -148,7 +148,7 @@ def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimat
     rule, tasks = rule_of(request.study), request.tasks
     if rule is None or not rule.asked:
         return []
-    # the pairs of arms that the report compares, such as "mae - scratch"
+    # the pairs of arms that the report compares, such as "mae minus scratch"
     comparisons = list_names([str(comparison) for comparison in rule.asked])
     measure = rule.measure or "the first measured metric (report.measures=)"
     tested = [task for task in tasks.values() if task.run == rule.test]
