@@ -394,7 +394,7 @@ def _chosen(results: Results) -> ReportTable:
             continue
         tries, measure = task.best
         values, num_finished, edges = launch.best_values(task, tasks, results.folder)
-        measured = launch.tried_values(task, tasks, results.folder)
+        measured = launch.format_tried_measures(task, tasks, results.folder)
         row = {
             "run": task.run,
             **task.at,

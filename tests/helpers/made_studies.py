@@ -87,7 +87,7 @@ def study(
     """
     read_ = read.build(content, "made.yaml")
     tasks = tasks_.plan_tasks(read_, {}, Given())
-    tasks = check.add_recipe_values(tasks, check.recipes(read_, tasks, here=False))
+    tasks = check.add_recipe_values(tasks, check.recipes(read_, tasks, check_images=False))
     record.write(folder, record.content(read_, tasks))
     for task in tasks.values():
         found = measured(task)

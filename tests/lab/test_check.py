@@ -302,7 +302,7 @@ def test_tries_of_another_experiment_are_said() -> None:
     over = {"tries": tries | {"over": ["arm"], "seeds": [0]}, "best": best | {"over": ["arm"]}}
     study, tasks = planned(axes={"arm": arms}, runs=over, seeds=[1, 2], report={})
     (line,) = warn_about_other_tries(check.add_recipe_values(tasks, check.recipes(study, tasks)))
-    assert line.startswith("run best, arm a: takes the best optim.lr from run tries, ")
+    assert line.startswith("run best, arm a: this run takes the best optim.lr from run tries, ")
     assert "corruption.rate (0.4 there, 0.5 here)" in line and not line.endswith(".")
 
 

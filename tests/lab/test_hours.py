@@ -393,7 +393,7 @@ def test_what_was_left_out_is_not_missing(tmp_path: Path) -> None:
         1,
     )
     assert kept.decide({}, {}) is not None
-    assert hours.read(tmp_path).left_out == {"final-3": "seed 3 does not fit into the hours"}
+    assert hours.read(tmp_path).left_out == {"final-3": "seed 3 does not fit into hours=1"}
     assert kept.end({}).endswith("There was no time for seed 3.")
 
 

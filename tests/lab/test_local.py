@@ -144,8 +144,8 @@ def test_threads_and_workers_that_are_given_stay(bench, monkeypatch):
 def test_the_limit_of_a_control_group_counts(line, file, tmp_path, monkeypatch):
     """Of one around this process's own too, of either version; in a container the place may be that
     of the machine outside."""
-    monkeypatch.setattr(launcher, "GROUPS", tmp_path)
-    monkeypatch.setattr(launcher, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(launcher, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(launcher, "OWN_CGROUPS", tmp_path / "own")
     free = launcher.usable_memory()
     assert free > 1 << 20
     (tmp_path / "own").write_text(f"9:cpu,cpuacct:/elsewhere\n{line}\n")

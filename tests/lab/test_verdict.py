@@ -256,7 +256,7 @@ def replan(folder, content):
     """Give a study again in its folder, as the tool does, with nothing run."""
     made = read.build(content, "x")
     tasks = tasks_.plan_tasks(made, {}, Given())
-    tasks = check.add_recipe_values(tasks, check.recipes(made, tasks, here=False))
+    tasks = check.add_recipe_values(tasks, check.recipes(made, tasks, check_images=False))
     history = record.update_history(folder, made, tasks)
     write(folder / "study.json", record.content(made, tasks, history))
     return made, tasks, history

@@ -141,7 +141,7 @@ def test_supervised_training_costs_what_pretraining_does() -> None:
     steps = round(900 * asked.supervised_ratio)
     options = {"data": "shapes", "model": "vit_n8"}
     mae, supervised = (
-        cost(options | {"recipe": one}, "x").exaflop_a_step for one in ("mae", "supervised")
+        cost(options | {"recipe": one}, "x").exaflop_per_step for one in ("mae", "supervised")
     )
     assert steps * supervised == pytest.approx(900 * mae, rel=0.002)
     assert asked.images.train == 50_000 and asked.images.test == 5_000
@@ -482,7 +482,7 @@ def test_too_few_hours_name_a_smaller_network_that_fits(cpu: list[str]) -> None:
     with pytest.raises(UserError) as error:
         choose(cpu, 0.5, 300, model="vit_s16", data_size=224)
     found = re.fullmatch(
-        r"hours=0\.5: .* vit_s16 at 224 px .* Use hours=([\d.]+)\. .*model=(\w+) data\.size=(\d+), .*",
+        r"hours=0\.5: .* vit_s16 at 224 px .* Use hours=([\d.]+)\. .*model=(\w+) data\.size=(\d+)\.",
         str(error.value),
     )
     assert found, error.value
@@ -981,7 +981,7 @@ def test_a_released_encoder_reads_at_least_four_patches_a_side(side: int, size: 
         ("timm:no_such", {}, "timm has no weights with this name"),
         ("/nowhere", {}, "no such folder"),
         ("scratch", {}, "not a released encoder"),
-        (TIMM, {"init": TIMM}, "init= names the same encoder"),
+        (TIMM, {"init": TIMM}, f"init={TIMM} already names this encoder"),
         (TIMM, {"data.channels": "4"}, ""),
     ],
 )

@@ -42,24 +42,27 @@ OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 def _source_task(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
     """Return the task whose weights a task starts from, or None.
 
-    If the task chooses among several tasks, the first of them is returned.
+    Options refer to another task by its name in braces, for example `init={mae-0}`. If the task
+    takes its weights from the best of several tries, the first try stands in for the best.
 
     Args:
         task: Task that may start from another task.
         tasks: All tasks of the study.
         key: Option that names the other task: `init` or `resume`.
     """
-    options_of_try = tasks[task.best[0][0]].options if task.best else {}
-    place = task.options.get(key, options_of_try.get(key, ""))
-    return next((tasks[name] for name in REFERENCE.findall(str(place)) if name in tasks), None)
+    weights = task.options.get(key, "")
+    if key not in task.options and task.tries:
+        first_try = tasks[task.tries[0]]
+        weights = first_try.options.get(key, "")
+    return next((tasks[name] for name in REFERENCE.findall(str(weights)) if name in tasks), None)
 
 
 def _tried_task_names(tasks: Tasks) -> set[str]:
     """Return the names of all tasks whose tried values another task chooses from."""
-    return {name for task in tasks.values() if task.best for name in task.best[0]}
+    return {name for task in tasks.values() for name in task.tries}
 
 
-def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
+def recipes(study: Study, tasks: Tasks, check_images: bool = True) -> Recipes:
     """Resolve and check the options of every task, and return `{task: recipe}`.
 
     A task that starts from another task's run gets the model and images of that run. The best tried
@@ -68,7 +71,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
     Args:
         study: Study of the tasks.
         tasks: Tasks to check.
-        here: Check that images are on this machine.
+        check_images: Check that the images exist on this machine.
 
     Raises:
         UserError: Options are wrong. Or a task cannot resume another task, because their options
@@ -79,14 +82,14 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
     by_task: Recipes = {}
     first_tasks: dict[str, Task] = {}  # {options and recipe: first task with both}
     resolved: dict[str, Recipe] = {}  # shared by tasks that differ only in their seed
-    judged = _tried_task_names(tasks)
+    tried_names = _tried_task_names(tasks)
     for task in tasks.values():
         place = place_text(task.run, task.at)
         # a fixed name, because composing the default name takes longer than everything else
         options = _known_options(task, tasks, by_task) | {"name": task.run}
         key = str(sorted(options.items()))
         if key not in resolved:
-            resolved[key] = resolve_options(options, place, here)
+            resolved[key] = resolve_options(options, place, check_images)
         recipe = by_task[task.name] = resolved[key]
         # the recipe does not show which tasks an option names in braces
         in_recipe = plain_options(task.options) | OWN_KEYS
@@ -95,7 +98,7 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
         first_task = first_tasks.setdefault(str([*identity, recipe.values() | OWN_KEYS]), task)
         if first_task is not task and task.run == first_task.run:
             text = f"this run has the same options as {place_text(first_task.run, first_task.at)}"
-            remedy = "Change an option, or leave a name out with `only`."
+            remedy = "Change an option, or leave one of the two names of the axis out with `only`."
             raise UserError(f"{place}: {text}. {remedy}")
         if trunk := _source_task(task, tasks, "resume"):
             _check_trunk(task, trunk, by_task)
@@ -106,16 +109,22 @@ def recipes(study: Study, tasks: Tasks, here: bool = True) -> Recipes:
             _check_measured(f"{place}: report.measures", measure, task.run, task.tool, recipe)
         best = study.runs[task.run].best
         if best and task.best:
-            first = task.best[0][0]
+            first = task.tries[0]
             _check_choice(place, best, tasks[first].tool, by_task[first])
-        if task.name in judged and recipe.data.validation == 0:
-            text = "the best values are chosen on held-out images. Use data.validation=0.1"
-            raise UserError(f"{place}: data.validation=0: {text}, or name a split.")
+        if task.name in tried_names and recipe.data.validation == 0:
+            text = "the values of this run are compared on held-out images, and there are none."
+            remedy = "Hold out training images with data.validation=0.1, or name a split."
+            raise UserError(f"{place}: data.validation=0: {text} {remedy}")
     return by_task
 
 
 def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
-    """Check that a task can resume from a step of another task, its trunk.
+    """Check that a task can resume from a checkpoint of another task, which is called its trunk.
+
+    Args:
+        task: Task that resumes from the trunk.
+        trunk: Task whose checkpoint is resumed.
+        resolved: `{task: recipe}` of both tasks.
 
     Raises:
         UserError: The seeds or recipes differ, or the trunk will not keep the checkpoint.
@@ -130,81 +139,89 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
         check_trunk(recipe, trunk_recipe)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
-    keys = options_to_keep(trunk_recipe, step)
-    if keys:
-        text = f"run {trunk.run} does not keep this checkpoint. Write into run {trunk.run}: {keys}."
-        raise UserError(f"{place}: resume={recipe.resume}: {text}")
+    missing_options = options_to_keep(trunk_recipe, step)
+    if missing_options:
+        text = f"run {trunk.run} does not keep this checkpoint."
+        remedy = f"In the study's file, give run {trunk.run} the option {missing_options}."
+        raise UserError(f"{place}: resume={recipe.resume}: {text} {remedy}")
 
 
 def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> None:
-    """Check that the measure of tried values tells which value is better.
+    """Check that a run can choose the best of several tried values by the measure of its choice.
 
-    Tries of pre-training need an explicit measure, because the accuracy and loss of a pre-training
+    Without a measure in the study file, the choice is by accuracy. Tries of self-supervised
+    pre-training need a measure in the study file, because accuracy and loss in the pre-training
     task say nothing about the features.
 
     Args:
-        place: Place of the choosing run, for error messages.
-        best: Choice from the study file.
-        tool: Tool of the tries.
+        place: Text that names the run that chooses, for error messages.
+        best: Choice from the study file: the run with the tries, and the measure if one is named.
+        tool: Tool of the tries, such as `pretrain`.
         recipe: Recipe of one of the tries.
 
     Raises:
-        UserError: The measure cannot tell which value is better."""
+        UserError: The choice needs a measure, or the tries do not measure it, or it is not known
+            whether higher or lower values are better.
+    """
     if not best.by and tool == "pretrain" and not predicts_labels(recipe.objective):
-        text = f"best: {best.of}: accuracy and loss of pre-training say nothing about the features"
-        measure = (*_online(recipe), "MEASURE")[0]
-        raise UserError(f"{place}: {text}. Write best: {{of: {best.of}, by: {measure}}}.")
+        measure = next(iter(_online_probe_metrics(recipe)), "MEASURE")
+        text = "accuracy and loss of pre-training say nothing about the features."
+        remedy = f"Choose by a probe of the features: best: {{of: {best.of}, by: {measure}}}."
+        raise UserError(f"{place}: best: {best.of}: {text} {remedy}")
     _check_measured(f"{place}: best.by", best.by or "accuracy", best.of, tool, recipe)
 
 
 def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
-    """Check that a run measures a metric and that the metric has a better direction.
+    """Check that a run measures a metric, and that it is known whether higher or lower is better.
 
     Args:
-        key: Key of the study file, for error messages.
-        measure: Metric that the key names.
+        key: Key of the study file that names the metric, for error messages.
+        measure: Name of the metric, for example `probe_knn`.
         run: Name of the run, for error messages.
-        tool: Tool of the run.
-        recipe: Recipe of the run. Metrics of a plugin objective are known only as far as the plugin
-            declares them.
+        tool: Tool of the run, for example `pretrain`.
+        recipe: Recipe of the run. If it has a plugin, the metrics that the plugin declares count.
 
     Raises:
-        UserError: The run does not measure the metric, or its better direction is not known.
+        UserError: The run does not measure the metric, or the better direction is not known.
     """
     with use_plugin_rows(recipe.plugin_rows):
-        _check_known(key, measure, run, tool, recipe)
+        metrics = _measured_metrics(tool, recipe)
+        # also allowed: metrics of the course of training, although no report compares runs by them
+        allowed = [*metrics, *(metric.name for metric in all_metrics() if not metric.compared)]
+        name = measure.rpartition("/")[2]
+        is_of_task = not (name.startswith(PROBED) or _needs_probe(find_metric(name)))
+        # the task of a plugin's pre-training may measure anything
+        if name not in allowed and not (tool == "pretrain" and is_of_task):
+            text = f"run {run} does not measure this metric, {suggest(measure, metrics)}"
+            raise UserError(f"{key}: {measure}: {text}")
+        if not has_direction(measure):
+            text = "ssl_vit does not know whether higher or lower values of this metric are better."
+            remedy = "Use another metric, or declare a Metric of this name in the plugin."
+            raise UserError(f"{key}: {measure}: {text} {remedy}")
 
 
-def _check_known(key: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
-    """Check a metric as `_check_measured` does, with the metrics of the recipe's plugin."""
-    name, rows = measure.rpartition("/")[2], all_metrics()
-    probe = recipe.probe
-    suggested = probe.metrics_of(probe.measures) if tool == "evaluate" else _online(recipe)
-    # also allowed: metrics by which no report compares runs
-    allowed = [row.name for row in rows if not row.compared]
-    if tool == "finetune":  # probes during fine-tuning have names that begin with probe_
-        of_classifier = [row.name for row in rows if row.compared and not _is_probed(row)]
-        suggested = [*of_classifier, *suggested]
-    elif tool == "pretrain":
-        suggested = [*suggested, "loss"]
-        is_of_task = not (name.startswith(PROBED) or _is_probed(find_metric(name)))
-        if is_of_task:  # a plugin may measure anything in its pre-training task
-            allowed.append(name)
-    if name not in (*suggested, *allowed):
-        text = f"run {run} does not measure this metric, {suggest(measure, suggested)}"
-        raise UserError(f"{key}: {measure}: {text}")
-    if not has_direction(measure):
-        text = "ssl_vit does not know whether lower values are better. Use another metric, or"
-        raise UserError(f"{key}: {measure}: {text} declare a Metric of this name in the plugin.")
+def _measured_metrics(tool: str, recipe: Recipe) -> list[str]:
+    """Return the metrics that a run measures with this tool: `pretrain`, `finetune` or `evaluate`.
+
+    A plugin's pre-training may measure further metrics, which are not in the list.
+    """
+    if tool == "evaluate":
+        return recipe.probe.metrics_of(recipe.probe.measures)
+    probe_metrics = _online_probe_metrics(recipe)
+    if tool == "pretrain":
+        return [*probe_metrics, "loss"]
+    compared_metrics = [metric for metric in all_metrics() if metric.compared]
+    classifier_metrics = [metric.name for metric in compared_metrics if not _needs_probe(metric)]
+    return [*classifier_metrics, *probe_metrics]
 
 
-def _is_probed(row: Metric) -> bool:
+def _needs_probe(metric: Metric) -> bool:
     """Return whether only probes measure the metric."""
-    return row.unit == PIXEL_SHARE or is_frozen_metric(row.name)
+    return metric.unit == PIXEL_SHARE or is_frozen_metric(metric.name)
 
 
-def _online(recipe: Recipe) -> list[str]:
-    """Return the probe metrics in the result.json of a training run."""
+def _online_probe_metrics(recipe: Recipe) -> list[str]:
+    """Return the metrics of the probes during training, such as `probe_knn`, of a recipe."""
     if recipe.probe.every:
         return [PROBED + name for name in recipe.probe.metrics_of(recipe.probe.measures)]
     has_knn = recipe.eval.knn and not predicts_labels(recipe.objective)
@@ -212,65 +229,96 @@ def _online(recipe: Recipe) -> list[str]:
 
 
 def add_recipe_values(tasks: Tasks, resolved: Recipes) -> Tasks:
-    """Return the tasks with the recipes' values that are known before the study starts.
+    """Return the tasks with the values of their recipes that are known before the study starts.
 
-    Unknown are the best tried values and the values that the weights of another task decide.
+    Left out are the keys whose values depend on other tasks that have not run yet.
+
+    Args:
+        tasks: All tasks of the study.
+        resolved: `{task: recipe}` of all tasks.
     """
     completed = {}
-    # {id of a recipe: values}, because several tasks share a recipe
-    computed: dict[int, dict[str, Any]] = {}
+    # several tasks share a recipe, so its values are computed only once
+    values_by_recipe_id: dict[int, dict[str, Any]] = {}
     for name, task in tasks.items():
-        unknown = {key for try_name in (task.best or [()])[0] for key in tasks[try_name].tried}
-        weights = sources(task.options).values()
-        unknown |= {source.network_key for source in weights if REFERENCE.search(source.place)}
-        if _source_task(task, tasks) or "init" in unknown:
-            from_init = {key for key, declared in all_keys().items() if declared.from_init}
-            unknown |= from_init - task.options.keys()
         recipe = resolved[name]
-        if id(recipe) not in computed:
-            computed[id(recipe)] = computed_values(recipe)
-        values = computed[id(recipe)] | {"seed": task.seed}
+        if id(recipe) not in values_by_recipe_id:
+            values_by_recipe_id[id(recipe)] = computed_values(recipe)
+        values = values_by_recipe_id[id(recipe)] | {"seed": task.seed}
+        unknown = _unknown_keys(task, tasks)
         known = {key: value for key, value in values.items() if key not in unknown}
         completed[name] = replace(task, values=known)
     return completed
 
 
+def _unknown_keys(task: Task, tasks: Tasks) -> set[str]:
+    """Return the keys of a task's recipe whose values depend on tasks that have not run yet.
+
+    These are the keys that tuning chooses, the key of the network that another task's weights
+    belong to (such as `model`), and all keys that a recipe takes from its initial weights.
+    """
+    unknown = {key for name in task.tries for key in tasks[name].tried}
+    weights = sources(task.options).values()
+    unknown |= {source.network_key for source in weights if REFERENCE.search(source.place)}
+    if _source_task(task, tasks) or "init" in unknown:
+        keys_from_weights = {key for key, declared in all_keys().items() if declared.from_init}
+        unknown |= keys_from_weights - task.options.keys()
+    return unknown
+
+
 def _known_options(task: Task, tasks: Tasks, resolved: Recipes) -> Values:
-    """Return the options of a task that can be resolved before the needed runs exist."""
+    """Return options of a task from which a recipe can be resolved before the needed tasks run.
+
+    The model and images of another task's weights come from the recipe of that task. The values of
+    the first try stand in for the best values.
+
+    Args:
+        task: Task to resolve.
+        tasks: All tasks of the study.
+        resolved: `{task: recipe}` of at least the tasks that this task needs.
+    """
     options = plain_options(task.options)
     origin = _source_task(task, tasks)
     if origin:
         options = with_origin(options, resolved[origin.name])
-    tried = tasks[task.best[0][0]].tried if task.best else {}
-    options |= plain_options(tried)
+    if task.tries:
+        first_try = tasks[task.tries[0]]
+        options |= plain_options(first_try.tried)
     options.pop("hub.repo", None)  # the repository differs between tasks
-    if _source_task(task, tasks, "resume"):  # use the other task's name as its path
+    if _source_task(task, tasks, "resume"):
+        # The checkpoint does not exist yet, and resolving needs only a path. {mae-0} becomes mae-0.
         options["resume"] = REFERENCE.sub(r"\1", task.options["resume"])
     return options
 
 
 def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
-    """Check the images of every task and return lines about splits of few images.
+    """Check the images of every task and return warnings about splits with too few images.
 
-    Each line appears once, with the first task that is measured on the split. Each data set is read
-    once.
+    Each warning appears once, with the first task that is measured on the split. Each data set is
+    read once.
+
+    Args:
+        study: Study of the tasks.
+        tasks: All tasks of the study.
+        resolved: `{task: recipe}` of all tasks.
 
     Raises:
         UserError: A split that a task needs does not exist, or images cannot be read.
     """
     read: dict[str, Any] = {}
     lines: dict[str, str] = {}
-    judged = _tried_task_names(tasks)
+    tried_names = _tried_task_names(tasks)
     for name, recipe in resolved.items():
         task = tasks[name]
         place = place_text(task.run, task.at)
-        chosen = ["the best tried values"] if name in judged else []
+        # what the held-out images of this task decide, for the wording of the warnings
+        choices = ["the best tried values"] if name in tried_names else []
         try:
-            texts = few_image_lines(recipe, chosen, task.run == study.report.test, read)
+            warnings = few_image_lines(recipe, choices, task.run == study.report.test, read)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
-        for text in texts:
-            lines.setdefault(text, f"{place}: {text}")
+        for warning in warnings:
+            lines.setdefault(warning, f"{place}: {warning}")
     return list(lines.values())
 
 
@@ -278,12 +326,12 @@ def describe_absent_data(resolved: Recipes) -> list[str]:
     """Return a line about data sets that were not read because they are not on this machine.
 
     Raises:
-        UserError: A data set has no place.
+        UserError: A recipe names neither a path nor a Hugging Face repository of its images.
     """
     away: dict[str, None] = {}
     for data in (recipe.data for recipe in resolved.values()):
         if data.path and not exists(data.path):
-            away[data.path] = None
+            away[data.path] = None  # a path on another machine is not an error
         else:
             check_place(data)
     text = "splits, labels and numbers of images were not checked, because this machine has no"
@@ -291,17 +339,23 @@ def describe_absent_data(resolved: Recipes) -> list[str]:
 
 
 def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
-    """Return how an evaluation pools features, or an empty text without pooling or if unknown."""
+    """Return how an evaluation pools the tokens of an image into its feature.
+
+    Returns:
+        `token` (class token) or another value of `probe.pool`. `""` if the task does not evaluate
+            pooled features, or if its encoder comes from outside the study.
+    """
     probe, origin = resolved[task.name].probe, _source_task(task, tasks)
-    pools = probe.measures_that_read("feature", "head")
-    if task.tool != "evaluate" or probe.feature == "hidden" or not pools:
+    # the probes that read the pooled feature itself, or the output of the objective's head for it
+    pooling_probes = probe.measures_that_read("feature", "head")
+    if task.tool != "evaluate" or probe.feature == "hidden" or not pooling_probes:
         return ""
     if probe.pool:
         return probe.pool
     if origin:
         return resolved[origin.name].pool
-    is_fresh = task.options.get("init", SCRATCH) == SCRATCH
-    return "token" if is_fresh else ""
+    is_untrained = task.options.get("init", SCRATCH) == SCRATCH
+    return "token" if is_untrained else ""  # the class token is the default of a new encoder
 
 
 def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str]:

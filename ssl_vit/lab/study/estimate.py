@@ -96,17 +96,22 @@ class StudyEstimate:
 
 
 def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstimate:
-    """Estimate the cost of a study.
+    """Estimate the cost of a study, per run and in all.
 
-    With `options.probe`, the step time is measured once for all tasks whose steps are alike.
+    With `options.probe`, the step time is measured on this machine, once for all tasks whose steps
+    take equally long.
+
+    Args:
+        request: Study with its tasks and their recipes.
+        options: Options of the plan tool.
 
     Raises:
-        UserError: `lab.estimate.estimate` refuses a task.
+        UserError: The cost of a task cannot be estimated, for example because its first steps fail.
     """
     estimates: dict[str, estimate.RunEstimate] = {}
     by_run: dict[str, list[estimate.RunEstimate]] = {}
     step_times: dict[str, StepTime] = {}
-    runs_by_warning: dict[str, dict[str, None]] = {}
+    runs_by_warning: dict[str, dict[str, None]] = {}  # {warning: runs as keys, in order}
     for name, recipe in request.recipes.items():
         run, step_time = request.tasks[name].run, None
         if options.probe and recipe.trains:
@@ -133,12 +138,17 @@ def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstima
 
 
 def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
-    """Return sentences about what the report will compare and what it will not compare."""
+    """Return sentences about the comparisons of the report and about what they cannot show.
+
+    For example, one sentence names the compared pairs and another warns that pre-training of one
+    of them takes more exaFLOP. The list is empty if the report compares nothing.
+    """
     from pandas import DataFrame  # pandas is slow to import and only needed here
 
     rule, tasks = rule_of(request.study), request.tasks
     if rule is None or not rule.asked:
         return []
+    # the pairs of arms that the report compares, such as "mae minus scratch"
     comparisons = list_names([str(comparison) for comparison in rule.asked])
     measure = rule.measure or "the first measured metric (report.measures=)"
     tested = [task for task in tasks.values() if task.run == rule.test]
@@ -158,8 +168,13 @@ def _spent(
     """Return the exaFLOP of a task and of all earlier runs that its weights come from.
 
     Tasks of the study count with their estimates, and weights from outside the study with their
-    recorded cost. A run that resumes from a step of another run counts with its whole length, and
-    then the other run does not count.
+    recorded cost. If a task resumes from a checkpoint of another task, it counts as if it had
+    trained from its first step. The other task, its trunk, is then not counted.
+
+    Args:
+        task: Task of the study.
+        request: Study with its tasks and their recipes.
+        estimates: `{task: estimate}` of all tasks.
 
     Returns:
         ExaFLOP, or NaN if the exaFLOP of any of these runs are unknown.
@@ -171,8 +186,9 @@ def _spent(
     for name in names:
         if name not in trunks:
             cost = estimates[name]
-            whole_length = 1 + cost.begins_at / max(1, cost.steps)  # includes the trunk's steps
-            spent += math.nan if cost.exaflop is None else cost.exaflop * whole_length
+            # cost covers the steps after the trunk's checkpoint, which is at step begins_at
+            steps_ratio = 1 + cost.begins_at / max(1, cost.steps)
+            spent += math.nan if cost.exaflop is None else cost.exaflop * steps_ratio
         if not find_references([options[name].get("init")]):
             upstream = request.recipes[name].init_source.upstream_cost()["exaflop"]
             spent += math.nan if upstream is None else upstream
@@ -188,6 +204,7 @@ def sum_up(estimates: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
             exaFLOP (`uncounted`). Time and price are sums of the known values, or None if no value
             is known. The exaFLOP are None if the exaFLOP of any task are unknown.
     """
+    # if images is None, the number of evaluated images is unknown, but the work per image is known
     uncounted = sum(run.exaflop is None and run.images is not None for run in estimates)
     return {
         "tasks": len(estimates),
@@ -216,7 +233,7 @@ def _measure(recipe: Recipe) -> "StepTime":
     """Time the first steps of a run on this machine.
 
     Raises:
-        UserError: The recipe is an evaluation, or the run itself raises the error.
+        UserError: The recipe is an evaluation, or the run cannot start with this recipe.
     """
     from ...jobs import step_time  # imports torch
 

@@ -33,7 +33,8 @@ class Group(Record):
 
     Attributes:
         name: Name in words, such as "seed 3".
-        kind: `seeds`, `shares` or `frozen`, or `""` for a group that always runs.
+        kind: `seeds`, `shares` or `frozen` for an optional group, or `""` for a group that always
+            runs.
         tasks: Names of the tasks.
     """
 
@@ -116,9 +117,10 @@ def makespan(
     parallel: int,
     running: Seconds | None = None,
 ) -> float:
-    """Return the seconds until all tasks have ended.
+    """Return the seconds until all tasks have ended, if `parallel` tasks can run at once.
 
-    A task starts as soon as the tasks that it needs have ended and fewer than `parallel` tasks run.
+    There are `parallel` slots, each for one running task. The next task goes to the slot that is
+    free first, and starts there as soon as the tasks that it needs have ended.
 
     Args:
         tasks: Names of the waiting tasks, each after the tasks that it needs.
@@ -129,22 +131,23 @@ def makespan(
         running: `{task: seconds until its end}` of running tasks.
     """
     ends = dict(running or {})  # {task: seconds from now until its end}
-    # for each task that can run at once, the seconds until the next task can start in its place
+    # For each slot, the seconds until it is free. If more tasks run than there are slots, no task
+    # starts until only `parallel` - 1 of them are left, so the last ends count.
     free_at = sorted(ends.values())[-parallel:]
     free_at += [0.0] * (parallel - len(free_at))
     for name in tasks:
-        place = free_at.index(min(free_at))
+        first_free = free_at.index(min(free_at))
         ends_of_needs = [ends.get(need, 0.0) for need in needs[name]]
-        start = max([free_at[place], *ends_of_needs])
-        ends[name] = free_at[place] = start + seconds[name]
+        start = max([free_at[first_free], *ends_of_needs])
+        ends[name] = free_at[first_free] = start + seconds[name]
     return max([*free_at, *ends.values()])
 
 
 def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds) -> Seconds:
     """Estimate the seconds of each task as the mean of the finished tasks of the same kind.
 
-    For a kind without a finished task, the estimate is the planned time, multiplied by how much
-    longer than planned all finished tasks together have taken.
+    For a kind without a finished task, the estimate is the planned time, multiplied by the
+    slowdown. The slowdown is the total time of all finished tasks, divided by their planned time.
 
     Args:
         kinds: `{task: kind}` of all tasks.
@@ -228,7 +231,7 @@ class Hours:
                 self.runs += [name for name in group.tasks if name not in self.ledger.left_out]
 
     def forecast(
-        self, tasks: Iterable[str], took: Seconds, running: Seconds, over: Collection[str] = ()
+        self, tasks: Iterable[str], took: Seconds, running: Seconds, without_result: Collection[str]
     ) -> float:
         """Estimate the hours that the study will have taken when these tasks have ended.
 
@@ -236,22 +239,26 @@ class Hours:
             tasks: Names of tasks.
             took: `{task: seconds}` of the finished tasks.
             running: `{task: seconds since its start}` of the running tasks.
-            over: Names of tasks that will not run.
+            without_result: Names of tasks that failed or were skipped, and so will not run.
         """
         seconds = expected_seconds(self.kinds, took, self.plan.expected)
         remaining = {name: max(0.0, seconds[name] - since) for name, since in running.items()}
-        not_waiting = {*took, *running, *over}
+        not_waiting = {*took, *running, *without_result}
         waiting = [name for name in tasks if name not in not_waiting]
         return self.used + makespan(waiting, self.needs, seconds, self.parallel, remaining) / 3600
 
     def decide(
-        self, took: Seconds, running: Seconds, over: Collection[str] = ()
+        self, took: Seconds, running: Seconds, without_result: Collection[str] = ()
     ) -> Decision | None:
         """Decide whether the next optional group of tasks starts or is left out.
 
         A group starts if the study is expected to end within its hours. After the first group that
-        does not fit, all later groups of the same kind are left out. `forecast` describes the
-        arguments.
+        does not fit, all later groups of the same kind are left out.
+
+        Args:
+            took: `{task: seconds}` of the finished tasks.
+            running: `{task: seconds since its start}` of the running tasks.
+            without_result: Names of tasks that failed or were skipped, and so will not run.
 
         Returns:
             The decision, or None if every group is decided.
@@ -262,16 +269,17 @@ class Hours:
             return None
         group = undecided[0]
         tasks = self._possible(group)
-        expected = self.forecast([*self.runs, *tasks], took, running, over)
+        expected = self.forecast([*self.runs, *tasks], took, running, without_result)
         refused = {past.group for past in self.ledger.decisions if not past.starts}
         refused_kinds = {past.kind for past in self.order if past.name in refused}
         fits = bool(tasks) and expected <= self.ledger.hours
         starts = fits and group.kind not in refused_kinds
+        reason = f"does not fit into hours={self.ledger.hours:g}"
         for name in group.tasks:
             if not starts:
-                self.ledger.left_out[name] = f"{group.name} does not fit into the hours"
+                self.ledger.left_out[name] = f"{group.name} {reason}"
             elif name not in tasks:
-                self.ledger.left_out[name] = "a needed earlier task does not fit into the hours"
+                self.ledger.left_out[name] = f"this task needs an earlier task that {reason}"
         decision = Decision(
             group=group.name,
             starts=starts,
@@ -332,5 +340,5 @@ def read(folder: Path) -> HoursRecord | None:
     path = folder / FILE
     if not path.exists():
         return None
-    remedy = "remove the file and type the command of the study again, which counts from zero"
+    remedy = "remove the file and type the study's command again. The used hours start again at 0"
     return records.require(path, HoursRecord, remedy)

@@ -142,8 +142,15 @@ def read_result(folder: Path, name: str) -> TaskResult:
 def describe_result(job: StudyJob, name: str) -> str:
     """Describe the most important measurement of a finished task, such as "top-1 78.4% (test)".
 
-    This is the measure by which other tasks choose among this task's values, else the report's
-    first measure that the task or its probes have measured, else the first metric in lists of runs.
+    The measurement is the first of these that the task has measured:
+
+    1. the measure by which another task chooses the best of several tries, if this task is a try,
+    2. the measures of the study's report, in order, for example `knn` or `probe_knn`,
+    3. the metrics of the model in the order of lists of runs, for example `accuracy`.
+
+    Args:
+        job: Study of the task.
+        name: Name of the task.
     """
     with use_plugin_rows(*_declared(job.folder, [name])):
         return _describe_result(job, name)
@@ -151,9 +158,10 @@ def describe_result(job: StudyJob, name: str) -> str:
 
 def _describe_result(job: StudyJob, name: str) -> str:
     metrics = read_result(job.folder, name).metrics
-    choices = (task.best for task in job.tasks.values() if task.best and name in task.best[0])
-    shown = in_order(filter(is_model_metric, metrics))
-    for measure in (*(by for _, by in choices), *job.measures, *shown):
+    choices = (task.best for task in job.tasks.values() if task.best and name in task.tries)
+    deciding_measures = [measure for _, measure in choices]
+    listed_metrics = in_order(filter(is_model_metric, metrics))
+    for measure in (*deciding_measures, *job.measures, *listed_metrics):
         for metric in (measure, PROBED + measure):
             if entry := metrics.get(metric):
                 return (
@@ -179,14 +187,15 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
         folder: Folder of the study.
 
     Returns:
-        `{key: value}` of the best setting (the first among equals), the number of settings with a
-            finite measure, and the keys whose best value is the lowest or highest tried number.
+        `{key: value}` of the best setting (the first if several are equally good), the number of
+            settings with a finite measure, and the keys whose best value is the lowest or highest
+            tried number.
 
     Raises:
         UserError: No setting has a finite measure, or the measure is not of held-out images.
     """
     assert task.best is not None
-    settings = {str(tasks[name].tried): tasks[name].tried for name in task.best[0]}
+    settings = {str(tasks[name].tried): tasks[name].tried for name in task.tries}
     means = _mean_scores(task, tasks, folder)
     best = settings[max(means, key=lambda setting: means[setting])]
     edges = []
@@ -199,27 +208,40 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
     return best, len(means), edges
 
 
-def tried_values(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """Return the measure of each tried setting as text, the best first.
+def format_tried_measures(task: Task, tasks: Tasks, folder: Path) -> list[str]:
+    """Return the mean measure of each tried setting, the best first, for example `["78.4%"]`.
+
+    Args:
+        task: Task that takes the best values.
+        tasks: All tasks of the study.
+        folder: Folder of the study.
 
     Raises:
-        UserError: `best_values` cannot choose.
+        UserError: No setting has a finite measure, or the measure is not of held-out images.
     """
     assert task.best is not None
-    with use_plugin_rows(*_declared(folder, task.best[0])):
-        metric = find_metric(task.best[1])
-    means = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
-    return [metric.text(mean if metric.higher else -mean) for mean in means]
+    tries, measure = task.best
+    with use_plugin_rows(*_declared(folder, tries)):
+        metric = find_metric(measure)
+    scores = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
+    # a score is the measure itself, or its negative if lower values are better
+    return [metric.text(score if metric.higher else -score) for score in scores]
 
 
 def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
-    """Return `{setting: score averaged over seeds}` of the settings with finite scores.
+    """Return `{setting: mean score over seeds}` of the tried settings. Higher scores are better.
 
-    A setting with fewer finished seeds than another setting is left out, because it may have failed
-    on its worst seeds.
+    Settings with an infinite or undefined score are left out. A setting with fewer finished seeds
+    than another setting is left out too, because its missing seeds may be its worst.
+
+    Args:
+        task: Task that takes the best values.
+        tasks: All tasks of the study.
+        folder: Folder of the study.
 
     Raises:
-        UserError: `best_values` cannot choose.
+        UserError: No setting is left, or a try has not measured the deciding measure on held-out
+            images.
     """
     assert task.best is not None
     tries, measure = task.best
@@ -227,16 +249,15 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in tries}
     with use_plugin_rows(*_declared(folder, tries)):
         for name in tries:
-            if not has_result(folder, name):
-                continue
-            metrics = read_result(folder, name).metrics
-            if measure not in metrics:
-                raise UserError(f"{where}: task {name} measured only {', '.join(metrics)}")
-            split = metrics[measure].split
-            if split != "validation":
-                text = f"task {name} measured {measure} on {split} images, not on held-out images"
-                raise UserError(f"{where}: {text}")
-            scores[str(tasks[name].tried)].append(score(measure, metrics[measure].value))
+            if has_result(folder, name):
+                metrics = read_result(folder, name).metrics
+                if measure not in metrics:
+                    raise UserError(f"{where}: task {name} measured only {', '.join(metrics)}")
+                value, split = metrics[measure].value, metrics[measure].split
+                if split != "validation":
+                    text = f"task {name} measured {measure} on {split} images, not on held-out"
+                    raise UserError(f"{where}: {text} images")
+                scores[str(tasks[name].tried)].append(score(measure, value))
     seeds = max(1, *map(len, scores.values()))
     means = {
         setting: sum(values) / seeds
@@ -249,25 +270,29 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
 
 
 def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
-    """Return the tasks that a task may use, depending on the values that tuning chooses.
+    """Return the tasks that a task needs only if tuning chooses a value that names them.
 
-    For example, `init` may be tried with the encoders of several pre-trainings. The tries
-    themselves are not included.
+    For example, the tries may compare `init={mae}` with `init={mpp}`. Then only one of the two
+    pre-trainings is needed after the choice. The set is empty for a task that chooses no values.
     """
     if task.best is None:
         return set()
-    return {*task.needs} - {*task.best[0]} - find_references(task.options.values())
+    named_in_options = find_references(task.options.values())  # needed whatever tuning chooses
+    return {*task.needs} - {*task.tries} - named_in_options
 
 
 def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
-    """Return the tasks among the `tuned_needs` that a task uses, once its tries have ended.
+    """Return the tasks that a task needs because the values that tuning chose name their runs.
+
+    For example, if `init={mae}` was the best of several tried values of `init`, the result is the
+    needed task of run `mae`. Call this function once the tries have ended.
 
     Raises:
-        UserError: `best_values` cannot choose.
+        UserError: No setting has a finite measure, or the measure is not of held-out images.
     """
-    values = best_values(task, tasks, folder)[0]
-    runs = find_references(values.values())
-    return {name for name in tuned_needs(task, tasks) if tasks[name].run in runs}
+    values, _, _ = best_values(task, tasks, folder)
+    chosen_runs = find_references(values.values())
+    return {name for name in tuned_needs(task, tasks) if tasks[name].run in chosen_runs}
 
 
 def task_command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
@@ -277,25 +302,32 @@ def task_command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
 
 
 def planned_options(task: Task, tasks: Tasks, folder: Path) -> tuple[Values, list[str]]:
-    """Return the options that run a task, before all needed tasks have finished.
+    """Return the options that run a task as far as they are known, at any time of the study.
 
-    If some tries have finished, the options hold the best values so far, as in `task_command`.
+    For a task that takes the best of several tried values, these are the best values so far.
+
+    Args:
+        task: Task to run.
+        tasks: All tasks of the study.
+        folder: Folder of the study.
 
     Returns:
-        `{dotted key: value}`, and the keys whose values are not chosen yet, because no try has
-            finished.
+        `{dotted key: value}`, and the keys that have no value yet because no try has finished.
     """
     if task.best is None:
         return _options(task, tasks, folder, {}), []
-    with suppress(UserError):  # no try has a result yet
-        best = best_values(task, tasks, folder)[0]
+    try:
+        best, _, _ = best_values(task, tasks, folder)
         return _options(task, tasks, folder, best), []
-    tried_keys = [key for name in task.best[0] for key in tasks[name].tried]
-    return _options(task, tasks, folder, {}), [*dict.fromkeys(tried_keys)]
+    except UserError:  # no try has a result yet
+        tried_keys = [key for name in task.tries for key in tasks[name].tried]
+        return _options(task, tasks, folder, {}), [*dict.fromkeys(tried_keys)]
 
 
 def _options(task: Task, tasks: Tasks, folder: Path, chosen: Values) -> Values:
-    """Return the options of a task, with paths in place of names in braces.
+    """Return the options of a task, with the folders of other tasks in place of names in braces.
+
+    For example, `init={mae-0}` becomes `init=/runs/study/mae-0`.
 
     Args:
         task: Task to run.
@@ -304,9 +336,9 @@ def _options(task: Task, tasks: Tasks, folder: Path, chosen: Values) -> Values:
         chosen: `{key: value}` that tuning has chosen.
     """
     root = folder.resolve()
-    # a chosen value may name a run, which stands for the needed task of the run
-    task_of_run = {tasks[name].run: name for name in task.needs}
     options = task.options | chosen
-    names = {name: name for name in find_references(options.values())} | task_of_run
-    options = fill_references(options, {name: str(root / path) for name, path in names.items()})
+    # A name in braces is a task, or in a chosen value a run, which means the run's needed task.
+    folders = {name: str(root / name) for name in find_references(options.values())}
+    folders |= {tasks[name].run: str(root / name) for name in task.needs}
+    options = fill_references(options, folders)
     return options | {"seed": task.seed, "out": str(root), "name": task.name}

@@ -50,10 +50,10 @@ QUIET = 15.0  # fewest seconds between two reports about running tasks
 # later reports wait for a sixtieth of the elapsed time, so that the output of days stays readable
 SHARE = 1 / 60
 WARM_ATTEMPTS = 3  # most warm processes to start, each after the previous process was lost
-PATIENCE = 15.0  # seconds that a process killed with its parent has to release its folder
-SAVES = 120.0  # seconds that a terminated task has to save, as under SLURM
+SECONDS_TO_RELEASE = 15.0  # seconds that a process killed with its parent has to release its folder
+SECONDS_TO_SAVE = 120.0  # seconds that a terminated task has to save, as under SLURM
 TAIL = 8192  # bytes to read from the end of a log
-GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUP_ROOT, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 class Local:
@@ -132,7 +132,7 @@ class LocalExecutor:
         self.cores = max(1, cores() // self.parallel)
         self.begun: list[tuple[TaskProcess, str]] = []  # each child with its GPU
         several = len(job.tasks) - len(job.finished) > 1
-        self.attempts = WARM_ATTEMPTS if several and is_possible() else 0
+        self.attempts_left = WARM_ATTEMPTS if several and is_possible() else 0
         self.warm: WarmProcess | None = None
 
     def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
@@ -155,9 +155,14 @@ class LocalExecutor:
             self.warm.close()
 
     def _warm_process(self, line: Sequence[str]) -> WarmProcess | None:
-        """Return the process that can fork this command, or None.
+        """Return the warm process, which starts commands faster than a new Python process, or None.
 
-        A process that was lost is replaced up to `WARM_ATTEMPTS` times.
+        A warm process has imported the slow libraries and forks itself for each command. The first
+        call starts it. If it has ended unexpectedly, this method says so and starts another one,
+        until `WARM_ATTEMPTS` processes have been started.
+
+        Args:
+            line: Command line to start. It must be a command of ssl_vit with this Python.
         """
         if [*line[: len(PROGRAM)]] != PROGRAM or PROGRAM[0] != sys.executable:
             return None
@@ -166,22 +171,26 @@ class LocalExecutor:
             if self.warm.lost is None:
                 return self.warm
             if not self.warm.can_fork:
-                self.attempts = 0
-            effect = "A new process starts" if self.attempts else "Tasks now start more slowly"
-            _say(
-                "forking", f"the process that starts tasks has ended ({self.warm.lost}). {effect}."
-            )
+                self.attempts_left = 0
+            reason = f"the process that starts tasks has ended ({self.warm.lost})."
+            effect = "A new process starts" if self.attempts_left else "Tasks now start more slowly"
+            _say("forking", f"{reason} {effect}.")
             self.warm = None
-        if self.attempts:
-            self.attempts -= 1
+        if self.attempts_left:
+            self.attempts_left -= 1
             self.warm = WarmProcess()
         return self.warm
 
 
 def run(job: StudyJob, executor: Executor) -> LaunchOutcome:
-    """Run the unfinished tasks of a job with an executor, as `Local.start` does."""
+    """Run the unfinished tasks of a study until all have ended, and return the outcome.
+
+    Args:
+        job: Study that is ready to start.
+        executor: Starts the processes of the tasks, for example on this machine.
+    """
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
-    files.sweep(job.folder / shared.FOLDER, shared.OWN)  # what killed tasks have left
+    files.sweep(job.folder / shared.FOLDER, shared.OWN)  # files that killed tasks left behind
     print(_opening(job, executor.parallel), flush=True)
     processes = _Processes(job, executor)
     processes.run()
@@ -189,7 +198,14 @@ def run(job: StudyJob, executor: Executor) -> LaunchOutcome:
 
 
 def preview(job: StudyJob, parallel: int | None = None) -> list[str]:
-    """Return the lines of `Local.preview`, with the number of tasks at once if it is known."""
+    """Return the lines that a dry start prints: the number of tasks and each unfinished command.
+
+    In a command, `?` stands for a value that tuning has not chosen yet.
+
+    Args:
+        job: Study that is ready to start.
+        parallel: Number of tasks that run at once, or None if it is not known.
+    """
     lines = [_opening(job, parallel)]
     for name, task in job.tasks.items():
         if not has_result(job.folder, name):
@@ -242,33 +258,34 @@ def usable_memory() -> int:
     """Return the bytes of memory that all tasks may take together.
 
     The result is the free memory of the machine or, if it is lower, the memory limit of a container
-    or of a SLURM job. Linux sets these limits by control groups (cgroups(7)), and a group is also
-    limited by its parent groups.
+    or of a SLURM job. Linux sets these limits by control groups, see cgroups(7). A line such as
+    `0::/user.slice/job_7` in /proc/self/cgroup names a group of this process. Its limit is in
+    /sys/fs/cgroup/user.slice/job_7/memory.max. The limits of its parent groups hold as well.
     """
     limits = [psutil.virtual_memory().available]
-    for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
-        _, controllers, place = line.split(":", 2)
+    for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
+        _, controllers, group_path = line.split(":", 2)
         name = "memory.limit_in_bytes" if controllers else "memory.max"  # cgroup version 1 or 2
-        folder = GROUPS / controllers / place.strip("/")
+        folder = CGROUP_ROOT / controllers / group_path.strip("/")
         for group in (folder, *folder.parents):
             with suppress(OSError, ValueError):  # no such group, or no limit
                 limits.append(int((group / name).read_text()))
     return min(limits)
 
 
-def last_line(log: Path, start: int = 0, without: str = "no output") -> str:
-    """Return the last line of a log that is not blank.
+def last_line(log: Path, start: int = 0, default: str = "no output") -> str:
+    """Return the last non-blank line of a log. Only the last 8 KiB of the file are read.
 
     Args:
         log: File of the log.
         start: Byte at which to begin reading.
-        without: Text to return if there is no such line.
+        default: Text to return if all lines are blank.
     """
     with log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         text = file.read().decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else without
+    return lines[-1] if lines else default
 
 
 def _opening(job: StudyJob, parallel: int | None) -> str:
@@ -309,7 +326,7 @@ class _Processes:
         self.signals = 0  # number of signals received
         self.page: subprocess.Popen[bytes] | None = None  # the process that writes the study's page
         self.page_is_old = False  # whether a compared task has finished since the page was started
-        self.hours = self._hours()
+        self.hours = self._limit_hours()
         self.dependents = {name: _dependent_tasks(name, self.tasks) for name in self.tasks}
         self.chosen: dict[str, set[str]] = {}  # {task: tasks that tuning has chosen for it}
         self.compared: set[str] = set()  # required groups whose time was compared with the plan
@@ -319,10 +336,11 @@ class _Processes:
         """`{task: reason}` of tasks that do not run, for lack of hours or because unused."""
         return {} if self.hours is None else self.hours.ledger.left_out
 
-    def _hours(self) -> Hours | None:
-        """Return the hours that limit the study, or None for a study without such a limit.
+    def _limit_hours(self) -> Hours | None:
+        """Return what decides which tasks fit into the study's hours, or None without such a limit.
 
-        hours.json, if it exists, also gives the time that finished tasks took.
+        If an earlier call has written hours.json, its times replace the times of finished tasks in
+        `took`, because hours.json also includes the start and end of their processes.
         """
         if self.job.hours is None:
             return None
@@ -330,15 +348,15 @@ class _Processes:
         kinds = {name: task_kind(task) for name, task in self.tasks.items()}
         order, clock = self.job.order, time.monotonic
         hours = Hours(self.folder, self.job.hours, order, needs, kinds, self.parallel, clock)
-        took = hours.ledger.took
-        self.took |= {name: took[name] for name in self.took if name in took}
+        recorded = hours.ledger.took
+        self.took |= {name: recorded[name] for name in self.took if name in recorded}
         return hours
 
     def run(self) -> None:
-        """Run the unfinished tasks that the hours allow.
+        """Run the unfinished tasks that fit into the study's hours, until all have ended.
 
         Raises:
-            KeyboardInterrupt: SIGINT or SIGTERM. Every process has ended.
+            KeyboardInterrupt: SIGINT or SIGTERM arrived. Every process has ended.
         """
         with ExitStack() as stack:
             # other threads cannot set handlers
@@ -346,7 +364,7 @@ class _Processes:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     previous_handler = signal.signal(number, self._stop)
                     stack.callback(signal.signal, number, previous_handler)
-            # the callback that was added last runs first
+            # on leaving the block, tasks are terminated first, because the last callback runs first
             stack.callback(self._finish_page)
             stack.callback(self._terminate_all)
             while not self.signals and (self.running or self._has_more()):
@@ -356,7 +374,7 @@ class _Processes:
                 self._report()
                 time.sleep(0.05)
             self._close_hours()
-            if self.running:
+            if self.running:  # only after a signal
                 _say(
                     "stopping",
                     "running tasks have two minutes to save. A second Ctrl-C kills the tasks",
@@ -378,10 +396,11 @@ class _Processes:
         def list_running() -> list[TaskProcess]:
             return [process for process in processes if process.poll() is None]
 
-        until = time.monotonic() + SAVES
+        until = time.monotonic() + SECONDS_TO_SAVE
         try:
             for process in processes:
                 process.terminate()
+            # a second signal ends the time to save
             while self.signals < 2 and list_running() and time.monotonic() < until:
                 time.sleep(0.05)
         finally:
@@ -414,64 +433,81 @@ class _Processes:
         return ended | {task.name for task in self._waiting() if self._is_used(task.name) is False}
 
     def _start(self) -> None:
-        """Start the ready tasks up to the limit, and leave out tasks that need a failed task.
+        """Start ready tasks while fewer than `parallel` tasks run.
 
-        If tuning has ended and there is room for more tasks, the next optional group starts.
+        A task that needs a failed task is recorded as left out. The first group of a study with
+        limited hours is tuning. Once it has ended, the next optional group starts if there is room.
         """
         ended = self._ended_or_skipped()
         # a task killed together with the warm process may still write its folder
-        is_recent_loss = time.monotonic() - self.lost < PATIENCE
+        is_recent_loss = time.monotonic() - self.lost < SECONDS_TO_RELEASE
         for task in self._waiting():
             failed = failed_need(task, self.tasks, [*self.failed])
             if failed:
                 self._fail(task.name, f"needs {failed}", "left out")
-            if self.signals or len(self.running) >= self.parallel or not {*task.needs} <= ended:
-                continue
-            is_written = is_recent_loss and is_held(self.folder / task.name)
-            if task.name not in self.failed and not is_written and self._is_used(task.name):
-                self._launch(task)
+            elif self._has_room() and {*task.needs} <= ended:
+                is_written = is_recent_loss and is_held(self.folder / task.name)
+                if not is_written and self._is_used(task.name):
+                    self._launch(task)
         is_tuned = self.hours is None or {*self.hours.order[0].tasks} <= ended
-        if not self.signals and len(self.running) < self.parallel and is_tuned:
+        if is_tuned and self._has_room():
             self._start_group()
 
-    def _is_used(self, name: str) -> bool | None:
-        """Return whether any task uses the result of a task, or None if this is not known yet.
+    def _has_room(self) -> bool:
+        """Return whether one more task may start now: no signal has come and a slot is free."""
+        return not self.signals and len(self.running) < self.parallel
 
-        If tuning chooses one of several pre-trainings, no task uses the other pre-trainings.
-        Without limited hours every task counts as used.
+    def _is_used(self, name: str) -> bool | None:
+        """Return whether a task should run because its result is used. None if not known yet.
+
+        A task that no other task needs is a result of the study and counts as used. If tuning
+        chooses one of several pre-trainings, the other pre-trainings are not used. In a study
+        without limited hours every task counts as used.
         """
         if self.hours is None:
             return True
         dependents = self.dependents[name]
         if not dependents:
             return True
-        possible = {*self.hours.runs}.intersection(dependents)
-        uses = [self._uses(self.tasks[dependent], name) for dependent in possible]
-        if True in uses:
+        # hours.runs are the tasks that have run or will run
+        planned_dependents = {*self.hours.runs}.intersection(dependents)
+        answers = [self._uses(self.tasks[user], name) for user in planned_dependents]
+        if True in answers:
             return True
-        return None if None in uses else False
+        return None if None in answers else False
 
-    def _uses(self, task: Task, name: str) -> bool | None:
-        """Return whether a task uses a task that it may need, or None until tuning has chosen."""
-        if name not in tuned_needs(task, self.tasks):
+    def _uses(self, user: Task, needed: str) -> bool | None:
+        """Return whether a task uses the result of a task that it needs, or None if not known yet.
+
+        It is not known while tuning still has to choose one of several needed tasks.
+
+        Args:
+            user: Task that uses results.
+            needed: Name of the task whose result it may use.
+        """
+        if needed not in tuned_needs(user, self.tasks):
             return True
-        if task.name not in self.chosen:
-            tries = task.best[0] if task.best else ()
-            if not {*tries} <= self.took.keys() | self.failed.keys():
+        if user.name not in self.chosen:
+            have_tries_ended = {*user.tries} <= self.took.keys() | self.failed.keys()
+            if not have_tries_ended:
                 return None
-            self.chosen[task.name] = set()
-            with suppress(UserError):  # no try has a result, which the task itself will report
-                chosen_tasks = chosen_needs(task, self.tasks, self.folder)
-                self.chosen[task.name] = chosen_tasks
-        return name in self.chosen[task.name]
+            try:
+                self.chosen[user.name] = chosen_needs(user, self.tasks, self.folder)
+            except UserError:  # No try has a result. The user's start will report this error.
+                self.chosen[user.name] = set()
+        return needed in self.chosen[user.name]
 
     def _start_group(self) -> bool:
-        """Start the next optional group that fits into the hours. Return whether one started."""
+        """Start the next optional group that fits into the hours. Return whether a group started.
+
+        Groups before it that do not fit are left out. Each decision is printed.
+        """
         if self.hours is None:
             return False
         self._compare_with_plan()
         now = time.monotonic()
         running = {name: now - child.begun for name, child in self.running.items()}
+        # tasks that failed or were skipped, so no time is planned for them
         without_result = self._ended_or_skipped() - self.took.keys()
         while True:
             decision = self.hours.decide(self.took, running, without_result)
@@ -487,40 +523,45 @@ class _Processes:
                 return True
 
     def _compare_with_plan(self) -> None:
-        """Print the hours used after tuning and after each required seed.
+        """Print the hours used so far, once after tuning and once after each required seed.
 
-        If the required seeds need more than the study's hours, the line says when the required
-        seeds will end.
+        If the required seeds need more than the study's hours, the printed line also says when the
+        required seeds will end.
         """
         assert self.hours is not None
         ended = self._ended_or_skipped()
-        groups = [group for group in self.hours.order if not group.kind]
-        required = [name for group in groups for name in group.tasks]
-        for group in groups:
+        # only optional groups have a kind
+        required_groups = [group for group in self.hours.order if not group.kind]
+        required = [name for group in required_groups for name in group.tasks]
+        for group in required_groups:
             if group.name in self.compared or not {*group.tasks} <= ended:
                 continue
             self.compared.add(group.name)
-            total = self.hours.forecast(required, self.took, {}, ended - self.took.keys())
+            without_result = ended - self.took.keys()
+            total = self.hours.forecast(required, self.took, {}, without_result)
             limit = self.hours.ledger.hours
             message = f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used."
             if total > limit and not {*required} <= ended:
                 message += (
-                    " Three seeds run in any case, because a claim needs three seeds, and end after"
-                    f" {total:.2g} hours."
+                    " Three seeds run in any case, because a claim needs three seeds. They end"
+                    f" after {total:.2g} hours, which is more than hours={limit:g}."
                 )
             _say("hours", message)
 
     def _close_hours(self) -> None:
-        """Record the time used and how the study ended."""
+        """Record the hours used in hours.json and, if the study has ended, how it ended.
+
+        After a signal or a failed task the study has not ended: the same command continues it.
+        """
         if self.hours is None:
             return
-        waiting = [task.name for task in self._waiting()]
         # a failed try may have diverged, and the study ends without it
         failed = [name for name in self.failed if not self.tasks[name].tried]
         if self.signals or self.running or failed:
             self.hours.save(self.took)
             return
-        self.hours.leave_out(dict.fromkeys(waiting, "no remaining task needs this task"))
+        unused = [task.name for task in self._waiting()]
+        self.hours.leave_out(dict.fromkeys(unused, "no remaining task needs this task"))
         _say("hours", self.hours.end(self.took))
 
     def _launch(self, task: Task) -> None:
@@ -543,16 +584,17 @@ class _Processes:
         _say("started", task.name)
 
     def _handle_ended(self) -> None:
-        """Handle processes that have ended.
+        """Record the outcome of each process that has ended, or let its task start again.
 
-        A task that a signal killed, or that lost a process that it depends on, starts again once.
+        A task that a signal killed starts again once. So does a task of several processes that lost
+        one of them (`LostError`). A task whose warm process ended (`LOST`) starts again each time.
         """
         for name, child in list(self.running.items()):
             status = child.process.poll()
             if status is None:
                 continue
             del self.running[name]
-            if status == LOST:
+            if status == LOST:  # cannot repeat forever: only WARM_ATTEMPTS warm processes start
                 self.lost = time.monotonic()
                 _say("again", f"{name}: the process that started this task has ended")
             elif status == 0 and has_result(self.folder, name):
@@ -577,7 +619,7 @@ class _Processes:
                     self._fail(name, f"{reason} ({child.log})")
 
     def _write_page(self) -> None:
-        """Start a process that writes the study's page, if the page is out of date.
+        """Start a process that writes the study's page (the HTML report), if it is out of date.
 
         The page is out of date once a task of the compared run has finished. While a process is
         writing the page, no second process starts. The output of the process is in a log.
@@ -590,14 +632,14 @@ class _Processes:
             self.page = start_process(line, process_environment(), log)
 
     def _finish_page(self) -> None:
-        """Wait until the study's page is written.
+        """Wait until the study's page (the HTML report) is written.
 
-        If the user has stopped the study, an outdated page is written once more. Otherwise the
-        caller writes the last page, and no process may overwrite that page.
+        If a signal has stopped the study, an outdated page is written once more. Otherwise the
+        study tool writes the last page after this call, and no process may overwrite that page.
         """
         if self.page is not None:
             self.page.wait()
-        if self.signals == 1:
+        if self.signals == 1:  # a second signal asks to end at once
             self._write_page()
             if self.page is not None:
                 self.page.wait()
@@ -614,6 +656,7 @@ class _Processes:
         if self.hours is not None:
             self.hours.save(self.took, SAVED_EVERY)
         now = time.monotonic()
+        # reports become rarer the longer the study runs
         if now - self.reported < max(QUIET, SHARE * (now - self.begun)):
             return
         self.reported = now
@@ -627,9 +670,14 @@ class _Processes:
         _say("so far", f"{len(self.took)} of {wanted} finished{failed}{left}")
 
     def _remaining_seconds(self, now: float) -> float | None:
-        """Estimate the seconds until all tasks have ended from the finished tasks of each run.
+        """Estimate the seconds until all tasks have ended.
 
-        The result is None if no task remains, or if a remaining task's run has no finished task.
+        Each remaining task is expected to take as long as the finished tasks of its run on average,
+        for example with other seeds. The result is None if no task remains, or if the run of a
+        remaining task has no finished task.
+
+        Args:
+            now: Current value of `time.monotonic()`.
         """
         seconds_of_run: dict[str, list[float]] = {}
         for name, seconds in self.took.items():
@@ -643,4 +691,7 @@ class _Processes:
                     return None
                 mean = statistics.mean(seconds_of_run[run])
                 remaining.append(max(0.0, mean - elapsed.get(name, 0.0)))
-        return max([*remaining, sum(remaining) / self.parallel]) if remaining else None
+        if not remaining:
+            return None
+        # tasks share the slots evenly, but the end cannot be before the end of the longest task
+        return max([*remaining, sum(remaining) / self.parallel])

@@ -127,14 +127,15 @@ def _ray() -> Any:
 
 def _connect(ray: Any) -> str:
     """Connect to a cluster and return a description of the cluster."""
-    search = ray.job_config.JobConfig(_py_driver_sys_path=[str(PACKAGE.parent)])
-    quiet = {"log_to_driver": False, "logging_level": "ERROR", "job_config": search}
+    # the processes on the nodes import ssl_vit from the clone, which may not be installed there
+    job_config = ray.job_config.JobConfig(_py_driver_sys_path=[str(PACKAGE.parent)])
+    options = {"log_to_driver": False, "logging_level": "ERROR", "job_config": job_config}
     try:
         try:
-            ray.init(num_cpus=cores(), include_dashboard=False, **quiet)
+            ray.init(num_cpus=cores(), include_dashboard=False, **options)
             return "started on this machine"
         except ValueError:  # a cluster exists, and its cores are already set
-            ray.init(**quiet)
+            ray.init(**options)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
     except Exception as error:  # Ray raises errors of its own and plain Python errors
         raise UserError(
@@ -146,10 +147,10 @@ def _connect(ray: Any) -> str:
 def run_task(
     line: Sequence[str], environment: dict[str, str], folder: Path, log: Path, cwd: Path
 ) -> int:
-    """Run a task's process on this node and return the exit status.
+    """Run a task's process on this node of the Ray cluster and return the exit status.
 
-    A node that was cut off may still be writing the folder, so the function first waits until no
-    process writes the folder.
+    Ray runs a task again if it loses the connection to the task's node. The earlier process may
+    still be writing the folder of the run, so the function first waits until it has ended.
 
     Args:
         line: Command line of the task.
@@ -164,6 +165,7 @@ def run_task(
     with log.open("a") as file:
         file.write(f"on {socket.gethostname()}: {doing}\n")
     wait_until_free(folder)
+    # the GPUs that Ray has chosen for this task
     devices = {key: text for key, text in os.environ.items() if key.endswith("_VISIBLE_DEVICES")}
     process = start_process(line, environment | devices, log, cwd)
     try:

@@ -53,7 +53,7 @@ REFERENCE = re.compile(r"\{([^{}:]+)\}")  # does not match a mapping such as {la
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63
 # {key of a recipe that a study's file must not set: what to do instead}
-OURS = {
+REMEDIES = {
     "name": "Remove the key, because the study names each task.",
     "out": "Remove the key, because the study chooses the folder of each task.",
     "seed": "Use `seeds` of the study or of the run.",
@@ -81,7 +81,7 @@ def _keyed(node: Any) -> dict[str, Any]:
 
 
 def _names(node: Any) -> tuple[str, ...]:
-    """Return a list of the file as texts. A single text is a list of one item.
+    """Return the items of a YAML list as strings. A single string counts as a list of one item.
 
     Raises:
         ValueError: The node is no list, or an item appears twice.
@@ -98,16 +98,18 @@ def _names(node: Any) -> tuple[str, ...]:
 
 
 def _options(node: Any) -> Values:
-    """Return `{dotted key: value}` of a mapping of options.
+    """Return the options in a mapping of the study file as `{dotted key: value}`.
+
+    Each value is converted to the type of its key, for example `1e-3` to a number.
 
     Raises:
-        ValueError: A key is not allowed in a study.
+        ValueError: A key, such as `name`, is not allowed because the study itself sets it.
     """
     options = flatten(_keyed(node))
     for key, value in options.items():
-        if key in OURS:
+        if key in REMEDIES:
             text = option_text(value)
-            raise ValueError(f"{key}: {text}: not allowed in a study. {OURS[key]}")
+            raise ValueError(f"{key}: {text}: not allowed in a study. {REMEDIES[key]}")
     return {key: _typed(key, value) for key, value in options.items()}
 
 
@@ -127,36 +129,39 @@ def _tries(node: Any) -> dict[str, list[Any]]:
     for key, values in tries.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"{key}: expected a list of values, not {_shown(values)}")
+        # compared as text, because a value may be a list, and 1 and true are equal in Python
         if len({*map(option_text, values)}) < len(values):
             raise ValueError(f"{key}: {_shown(values)}: a value appears twice. Remove a copy.")
     return {key: [_typed(key, value) for value in values] for key, values in tries.items()}
 
 
 def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of names of a list such as [mae:scratch].
+    """Return the pairs of names in a list such as `[mae:scratch]`, here `(("mae", "scratch"),)`.
 
     Raises:
         ValueError: An item is no pair of different names, or a pair appears twice.
     """
     pairs: list[tuple[str, str]] = []
-    for pair in _names(node):
+    for pair in _names(node):  # which refuses equal items
         first, colon, second = pair.partition(":")
         if not colon or first == second:
             raise ValueError(f"{pair}: expected two different names, as in A:B")
         if (second, first) in pairs:
-            raise ValueError(f"{pair}: {second}:{first} is in the list too. Remove either pair.")
+            raise ValueError(f"{pair}: this pair repeats {second}:{first}. Remove one of the two.")
         pairs.append((first, second))
     return tuple(pairs)
 
 
 def seeds_of(node: Any) -> tuple[int, ...]:
-    """Return the seeds of a list, or the seeds 0 to N - 1 for a number N.
+    """Return the seeds of a study file, which gives a list, or a number N for the seeds 0 to N - 1.
 
     Raises:
         ValueError: A seed appears twice or is not a whole number of 64 bits, or there are no seeds
             or more than `MOST_SEEDS`.
     """
-    seeds = [*range(min(node, MOST_SEEDS + 1))] if type(node) is int else node
+    seeds = node
+    if type(node) is int:
+        seeds = [*range(min(node, MOST_SEEDS + 1))]  # one seed too many is enough to be refused
     are_integers = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
     is_valid = are_integers and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
     if not is_valid or any(abs(seed) >= LARGEST_SEED for seed in seeds):
@@ -349,18 +354,19 @@ def build(content: Mapping[str, Any], where: str) -> Study:
     try:
         study = Study.model_validate(dict(content))
         _check_names(study)
-        for run in study.runs.values():
+        for run in study.runs.values():  # sort the axes of each run as in the study
             run.over = tuple(axis for axis in study.axes if axis in run.over)
         _check_references(study)
         graph = {name: sorted(needed_runs(study, name)) for name in study.runs}
         order = graphlib.TopologicalSorter(graph).static_order()
         study.runs = {name: study.runs[name] for name in order}
-        if study.report.model_fields_set:
+        if study.report.model_fields_set:  # the file has the key `report`
             _check_report(study, study.report)
     except graphlib.CycleError as error:
         circle = " -> ".join(error.args[1])
         raise UserError(
-            f"{where}: runs: each of these runs needs the next run: {circle}. Remove a reference."
+            f"{where}: runs: each of these runs needs the next run: {circle}. Let one of these runs"
+            " start from a run outside the circle."
         ) from None
     except ValidationError as error:
         raise UserError(f"{where}: {_line(error)}") from None
@@ -370,17 +376,20 @@ def build(content: Mapping[str, Any], where: str) -> Study:
 
 
 def find_references(values: Iterable[Any]) -> set[str]:
-    """Return the names in braces in the texts among some values."""
+    """Return the names in braces in values that are strings, for example `mae` in `{mae}/last`."""
     texts = (value for value in values if isinstance(value, str))
     return {name for text in texts for name in REFERENCE.findall(text)}
 
 
 def fill_references(options: Values, names: Mapping[str, str]) -> Values:
-    """Replace `{NAME}` in the texts among options, and keep all other names in braces.
+    """Return options with `{NAME}` replaced in the values that are strings.
+
+    For example, `{"init": "{mae}"}` becomes `{"init": "runs/mae"}` if `names` is
+    `{"mae": "runs/mae"}`. Names in braces that are not in `names` stay.
 
     Args:
         options: `{dotted key: value}`.
-        names: `{NAME: text}`.
+        names: `{NAME: replacement}`.
     """
     return {key: _fill(key, value, names) for key, value in options.items()}
 
@@ -438,13 +447,23 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
-    """Yield all settings of a run: of all its tasks, then of the tasks at each name of an axis."""
+    """Yield every place of a study file that sets options or tried values of a run.
+
+    The first `Setting` has the options of the study and of the run itself. Each further `Setting`
+    is for a single name on an axis of the run: under `all` (for all runs), under the run, or under
+    RUN@NAME (for the tasks of the run that also have this name on another axis).
+
+    Args:
+        study: Study of the run.
+        run: Name of the run.
+    """
     declared = study.runs[run]
     yield Setting(study.options | declared.options, declared.tries)
     for axis in declared.over:
         for name in study.names(run, axis):
             for key, setting in study.axes[axis][name].items():
-                if key == ALL or key.partition("@")[0] == run:
+                run_of_key = key.partition("@")[0]
+                if run_of_key in (ALL, run):
                     yield setting
 
 
@@ -456,7 +475,9 @@ def needed_runs(study: Study, run: str) -> set[str]:
     """Return the runs that must finish before a run can start.
 
     A run needs each run that its options name in braces. A run that takes the best values of
-    another run also needs that run, and each run that the tried values name in braces.
+    another run also needs that run, and each run that the tried values name in braces. For example,
+    if run `tune` tries `init: ["{mae}", "{mpp}"]`, then a run with `best: tune` needs the runs
+    `tune`, `mae` and `mpp`.
     """
     best = study.runs[run].best
     names = _named_in(study, run)
@@ -568,10 +589,19 @@ def _check_names(study: Study) -> None:
 
 
 def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
-    """Check a key under a name of an axis: a run, RUN@NAME of another axis, or `all`.
+    """Check a key under a name of an axis: a run, RUN@NAME with a name of another axis, or `all`.
+
+    For example, `axes: {arm: {mae: {final@10%: {optim.lr: 1e-3}}}}` sets the learning rate of the
+    tasks of run `final` that have the name `mae` on axis `arm` and `10%` on another axis.
+
+    Args:
+        study: Study with the axis.
+        axis: Axis, such as `arm`.
+        name: Name on the axis, such as `mae`.
+        key: Key under the name, such as `final@10%`.
 
     Raises:
-        ValueError: There is no such run or name, or the run is not over the axis.
+        ValueError: There is no such run or name, or the run is not repeated over the axis.
     """
     run_name, at, other_name = key.partition("@")
     place = f"axes.{axis}.{name}"
@@ -584,34 +614,37 @@ def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
         f"{place}.{key}: {axis} is missing in `over` of run {run_name}. Add {axis} there.",
     )
     if at:
-        choices = {choice for other in over if other != axis for choice in study.axes[other]}
-        what = f"a name of another axis of run {run_name}"
-        _check_known(f"{place}.{key}", [other_name], choices, what)
+        other_axes = [other_axis for other_axis in over if other_axis != axis]
+        names = {name for other_axis in other_axes for name in study.axes[other_axis]}
+        if other_name not in names:
+            text = f"run {run_name} has no other axis with this name, {suggest(other_name, names)}"
+            raise ValueError(f"{place}.{key}: {other_name}: {text}")
 
 
 def _check_references(study: Study) -> None:
-    """Check that the runs and places exist that each run names in braces or under `best`.
+    """Check what each run names in braces or under `best`.
 
-    A needed run must not be repeated over an axis that the run itself does not have, because it
-    would be unclear which task of the needed run is meant.
+    A name in braces must be a run, or a path that the command line sets (a place). A run under
+    `best` must try values, and a run in braces must not. A needed run must not be repeated over an
+    axis that the run itself does not have, because it would be unclear which task is meant.
 
     Raises:
-        ValueError: A run or place does not exist, or a run cannot be needed.
+        ValueError: A name is wrong.
     """
-    trying = {name for name in study.runs if _tries_values(study, name)}
+    runs_with_tries = {name for name in study.runs if _tries_values(study, name)}
     for name, run in study.runs.items():
         place, needed = f"runs.{name}", _named_in(study, name)
         _check_known(place, sorted(needed), (*study.runs, *study.places, SEED), "a run or a place")
         for needed_run in sorted(needed & study.runs.keys()):
             _require(
-                needed_run not in trying,
+                needed_run not in runs_with_tries,
                 f"{place}: {{{needed_run}}}: run {needed_run} tries several values. Name a run with"
                 f" `best: {needed_run}` instead.",
             )
         if run.best:
             _check_known(f"{place}.best", [run.best.of], study.runs, "a run")
             _require(
-                run.best.of in trying,
+                run.best.of in runs_with_tries,
                 f"{place}.best: {run.best.of}: this run tries no values. Name a run with `try`.",
             )
             _require(
@@ -621,20 +654,24 @@ def _check_references(study: Study) -> None:
             )
             needed.add(run.best.of)
         for needed_run in sorted(needed & study.runs.keys()):
-            further = [axis for axis in study.runs[needed_run].over if axis not in run.over]
+            needed_axes = study.runs[needed_run].over
+            missing_axes = [axis for axis in needed_axes if axis not in run.over]
             _require(
-                not further,
+                not missing_axes,
                 f"{place}: run {needed_run}, which this run needs, is repeated over"
-                f" {', '.join(further)}. Write over: [{', '.join((*run.over, *further))}] for this"
-                " run.",
+                f" {', '.join(missing_axes)}. Write over:"
+                f" [{', '.join((*run.over, *missing_axes))}] for this run.",
             )
 
 
 def _check_report(study: Study, report: ReportSection) -> None:
-    """Check that the runs and names that the report compares exist.
+    """Check that the runs and names under the key `report` of the study file exist.
+
+    The compared names, such as `mae` and `scratch`, are the names on the first axis of the run
+    under `report.test`. The further runs under `report.beside` are shown without a comparison.
 
     Raises:
-        ValueError: A run or name does not exist, or the compared run tries values.
+        ValueError: A run or name does not exist, or the run under `report.test` tries values.
     """
     if report.test is None:
         raise ValueError("report.test: this key is missing. Name the run to compare.")

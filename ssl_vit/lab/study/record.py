@@ -34,7 +34,7 @@ from .tasks import Task, Tasks
 
 FILE = STUDY
 # keys of a report that change no comparison
-FOR_READERS = {"beside", "paper", "notes", "condition", "question"}
+READER_KEYS = {"beside", "paper", "notes", "condition", "question"}
 
 
 class StudyRecord(Record):
@@ -63,32 +63,48 @@ class StudyRecord(Record):
 
 
 def rule_of(study: Study) -> Rule | None:
-    """Return the rule by which the report compares runs, or None if the study compares nothing."""
+    """Return the rule by which the report compares runs, or None if the study compares nothing.
+
+    The report compares the arms, which are the names on the first axis of the test run, such as
+    `mae` and `scratch`. It compares them separately at each place, which is a combination of names
+    on the other axes, such as `(("share", "10%"),)`.
+    """
     report, arms = study.report, study.compared
     if report.test is None:
         return None
-    compared_axis, *other_axes = study.runs[report.test].over or (None,)
-    names_of_axes = (
-        [(axis, name) for name in study.names(report.test, axis)] for axis in other_axes if axis
-    )
-    places = tuple(itertools.product(*names_of_axes))
+    axes = study.runs[report.test].over
+    names_on_other_axes = [
+        [(axis, name) for name in study.names(report.test, axis)] for axis in axes[1:]
+    ]
+    places = tuple(itertools.product(*names_on_other_axes))
     asked: tuple[Comparison, ...] = ()
     # a study that only averages over an axis compares nothing unless its file says so
     if report.pairs or report.baseline or not report.mean_over:
         asked = list_comparisons(arms, places, report.pairs, report.baseline)
-    measure = report.measures[0] if report.measures else None
-    return Rule(report.test, compared_axis, arms, places, asked, measure)
+    return Rule(
+        test=report.test,
+        axis=axes[0] if axes else None,
+        arms=arms,
+        places=places,
+        asked=asked,
+        measure=report.measures[0] if report.measures else None,
+    )
 
 
 def deciding_values(study: Study) -> dict[str, Any]:
-    """Return `{dotted key: JSON value}` of every study key that can change a result or a claim."""
-    excluded: Any = {"title": True, "places": True, "report": FOR_READERS}
+    """Return `{dotted key: JSON value}` of every study key that can change a result or a claim.
+
+    For example, `{"seeds": [0, 1, 2], "runs.final.tool": "finetune", "report.test": "final"}`.
+    """
+    excluded: Any = {"title": True, "places": True, "report": READER_KEYS}
+    # through JSON, so that the values are equal to the values read from a study.json
     sections = json.loads(json.dumps(study.model_dump(exclude=excluded)))
     flat = {key: sections.pop(key) for key in ("seeds", "match")}
     sections |= {f"runs.{name}": values for name, values in sections.pop("runs").items()}
     for section, values in sections.items():
         for key, value in values.items():
-            flat[f"{section}.{key.replace('tries', 'try')}"] = value
+            key_in_file = key.replace("tries", "try")
+            flat[f"{section}.{key_in_file}"] = value
     return flat
 
 
@@ -122,25 +138,30 @@ def lock(folder: Path) -> AbstractContextManager[None]:
 def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     """Compare a study with the study.json in the folder and return the updated history.
 
-    A user who has seen results can change the plan towards a wished claim. Any change to the keys
-    of `decides` after a run has finished therefore counts as another planned end.
+    A user who has seen results can change the plan towards a wished claim. A change after a run has
+    finished therefore counts as another end, that is, another look at the results, which weakens
+    the claims. Only changes that can change a result or a claim count, such as another seed.
 
     Args:
         folder: Folder of the study, with or without a study.json.
         study: Study as planned now.
         tasks: Tasks of the study, as `assign_folders` names the tasks.
+
+    Returns:
+        The changes, the number of ends, and the unfinished tasks of the compared run that are no
+            longer planned.
     """
     if not (folder / FILE).exists():
         return History()
-    before, after = read(folder), deciding_values(study)
-    finished = {task.name for task in before.tasks if (folder / task.name / RESULT).exists()}
-    all_keys = {**before.decides, **after}
-    changed = [key for key in all_keys if before.decides.get(key) != after.get(key)]
-    planned_before = (*before.dropped, *before.compared_tasks)
-    dropped = [name for name in planned_before if name not in {*tasks, *finished}]
-    changes, ends = before.changes, before.ends
+    recorded, values = read(folder), deciding_values(study)
+    finished = {task.name for task in recorded.tasks if (folder / task.name / RESULT).exists()}
+    all_keys = {**recorded.decides, **values}
+    changed = [key for key in all_keys if recorded.decides.get(key) != values.get(key)]
+    once_planned = (*recorded.dropped, *recorded.compared_tasks)
+    dropped = [name for name in once_planned if name not in {*tasks, *finished}]
+    changes, ends = recorded.changes, recorded.ends
     if finished and changed:
-        count = f"{len(finished)} of {len(before.tasks)} runs had finished"
+        count = f"{len(finished)} of {len(recorded.tasks)} runs had finished"
         changes = [*changes, f"The study was changed after {count}: {list_names(changed)}."]
         ends += 1
     return History(tuple(changes), ends, tuple(dropped) if finished else ())
@@ -149,7 +170,10 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
 def content(
     study: Study, tasks: Tasks, history: History | None = None, order: Sequence[Group] = ()
 ) -> dict[str, Any]:
-    """Return the content of study.json.
+    """Return the content of study.json: the plan of a study, its tasks and their changes.
+
+    The key `decides` has every value of the study file that can change a result or a claim, and the
+    key `rule` says which runs the report compares, by which measure.
 
     Args:
         study: Study as planned.
@@ -158,13 +182,14 @@ def content(
         order: Groups of tasks in the order in which they are started, if hours limit the study.
     """
     rule = rule_of(study)
+    groups = {"order": [group.model_dump() for group in order]} if order else {}
     return {
         "title": study.title,
         "axes": {axis: list(names) for axis, names in study.axes.items()},
         "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
-        **({"order": [group.model_dump() for group in order]} if order else {}),
+        **groups,
         "decides": deciding_values(study),
         **asdict(history or History()),
     }
@@ -198,6 +223,9 @@ def write(folder: Path, content: dict[str, Any]) -> None:
 def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """Give each task a folder: the folder that already holds the task's run, or a free folder.
 
+    The folder has the task's name. If it holds another run, for example because the study has
+    changed, a number is added to the name, as in `mae-0-2`.
+
     Args:
         tasks: Tasks as planned.
         folder: Folder of the study.
@@ -206,22 +234,22 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         The tasks in the same order under their final names, and `{folder: reason}` for every run in
             the study's folder that belongs to no task.
     """
-    settled: Tasks = {}
-    names: dict[str, str] = {}  # {planned: settled}
-    foreign: dict[str, str] = {}
+    settled: Tasks = {}  # tasks under their final names
+    names: dict[str, str] = {}  # {planned name: final name}
+    foreign: dict[str, str] = {}  # {folder: why it does not hold the run of the task of its name}
     for task in tasks.values():
         renamed = _renamed(task, names)
-        place = renamed.name
+        name = renamed.name
         for number in itertools.count(2):
-            placed = replace(renamed, name=place)
-            options, undecided = planned_options(placed, settled, folder)
-            why = identity.why_not_planned(folder / place, placed.values, options, undecided)
-            if not why and place not in settled:
+            candidate = replace(renamed, name=name)
+            options, undecided = planned_options(candidate, settled, folder)
+            why = identity.why_not_planned(folder / name, candidate.values, options, undecided)
+            if not why and name not in settled:  # the folder is free or holds the task's run
                 break
-            foreign[place] = why
-            place = f"{renamed.name}-{number}"
-        names[task.name] = place
-        settled[place] = placed
+            foreign[name] = why
+            name = f"{renamed.name}-{number}"
+        names[task.name] = name
+        settled[name] = candidate
     for path in sorted(folder.glob("*/recipe.yaml")):
         foreign.setdefault(path.parent.name, "the study has no task of this name")
     return settled, {name: why for name, why in foreign.items() if name not in settled}

@@ -93,7 +93,7 @@ def parse_request(
     else:
         study, lines = without_missing(study, places)
     tasks = plan_tasks(study, places, given)
-    recipes = check.recipes(study, tasks, here=not (stand_ins or study_options.check))
+    recipes = check.recipes(study, tasks, check_images=not (stand_ins or study_options.check))
     tasks = check.add_recipe_values(tasks, recipes)
     if look:
         lines += check.images(study, tasks, recipes)
@@ -121,13 +121,17 @@ def _find_study(
     content: Mapping[str, Any] | None,
     swept: sweep.Swept | None,
 ) -> tuple[read.Study, str]:
-    """Return the study of a mapping, a sweep or a file, and the default name of its folder.
+    """Return the study that the user asked for, and the default name of its folder.
+
+    The study comes from a Python dictionary (`content`), from the keys after the word `sweep`, or
+    from the study file that `recipe=` names. The options `seeds=` and `measures=` replace the
+    study's own seeds and measures.
 
     Args:
         options: Options of the study tool.
-        unread: All other keys that the user gave.
-        content: Study as a mapping, or None.
-        swept: Keys with several values, or None.
+        unread: All other keys that the user gave, such as `optim.lr=1e-3`.
+        content: Study as a Python dictionary, or None.
+        swept: Keys with several values each, or None without a sweep.
 
     Raises:
         UserError: An option or the study is wrong.
@@ -135,41 +139,56 @@ def _find_study(
     if content is not None:
         if options.name is None or options.recipe is not None:
             raise UserError(
-                "a study from a mapping needs name= and no recipe=. Add name= or leave out recipe=."
+                "a study from a Python dictionary needs name= and no recipe=. Add name= or leave"
+                " out recipe=."
             )
-        study, stem = read.build(content, "the study"), options.name
+        study, default_name = read.build(content, "the study"), options.name
     elif swept is not None:
         _check_keys([*unread.keys, *swept.values], unread, ())
         axes, unread = sweep.axes(swept, unread)
-        content, stem = sweep.content(options.recipe, _read_given(unread), axes, options.match)
+        given = _read_given(unread)
+        content, default_name = sweep.content(options.recipe, given, axes, options.match)
         study = read.build(content, sweep.SWEEP)
     else:
         path = _find_study_file(options.recipe)
-        study, stem = read.read(path), path.stem
+        study, default_name = read.read(path), path.stem
     if options.match is not None and swept is None:
-        text = "only a sweep takes match=. Write match: {exaflop: AXIS} into the study's file."
+        text = "on the command line, match= works only with a sweep. In the study's file, write"
+        text = f"{text} match: {{exaflop: AXIS}} instead."
         raise UserError(f"match={options.match}: {text}")
     if options.measures is not None:
         report = study.report.model_copy(update={"measures": tuple(options.measures)})
         study = study.model_copy(update={"report": report})
     if options.seeds is not None:
         study = study.model_copy(update={"seeds": _seeds(options.seeds)})
-    return study, stem
+    return study, default_name
 
 
 def _split_places(study: read.Study, unread: Unread) -> tuple[dict[str, str], Given]:
-    """Return the paths of the study's places, and the values for the study's tasks.
+    """Return the paths of the study's places, and the recipe values for the study's tasks.
+
+    A place is a key that the study file defines for a path, such as `photos`. Options of the file
+    use it in braces, as in `data.path={photos}/train`, and the user sets it with `photos=PATH`.
+
+    Args:
+        study: Study with the names of its places.
+        unread: All keys that the user gave, except options of the study tool.
+
+    Returns:
+        `{place: path}` of the places that the user has set. A place set to `none` or `null` is not
+            included. Then the values of all other keys.
 
     Raises:
         UserError: A place has the name of an option, or an option is wrong.
     """
     for place in study.places:
         is_option = place in StudyOptions.options() or place in study_keys()
-        if is_option and place not in PRESETS:
-            raise UserError(f"places: {place}: ssl_vit has an option {place}=. Rename the place.")
+        if is_option and place not in PRESETS:  # a study may replace the options data= and model=
+            text = f"ssl_vit has an option {place}=. In the study's file, rename this place."
+            raise UserError(f"places: {place}: {text}")
     paths, unread = unread.take(study.places)
     _check_keys(unread.keys, unread, study.places)
-    places = {key: _absolute(text) for key, text in paths.items() if text.lower() not in NULLS}
+    places = {place: _absolute(path) for place, path in paths.items() if path.lower() not in NULLS}
     return places, _read_given(unread)
 
 
@@ -182,14 +201,18 @@ def _read_given(unread: Unread) -> Given:
     given = unread.read()
     for key, value in given.values.items():
         if read.find_references([value]):
-            raise UserError(
-                f"{key}={value}: braces are allowed only in a study's file. Write the value itself."
-            )
+            text = "only a study's file can use names in braces, which refer to other runs."
+            raise UserError(f"{key}={value}: {text} Write a value without braces.")
     return given
 
 
 def _check_keys(keys: Iterable[str], unread: Unread, places: Collection[str]) -> None:
-    """Check the recipe keys that a user sets for the whole study.
+    """Check that keys are recipe keys that a user may set for the whole study.
+
+    Args:
+        keys: Keys to check: the keys that the user set for all runs, and swept keys.
+        unread: Values that the user gave, for the error message about `seed=`.
+        places: Further keys that the study file defines, which a misspelled key may mean.
 
     Raises:
         UserError: A key is unknown, or a study sets the key itself.
@@ -206,18 +229,31 @@ def _check_keys(keys: Iterable[str], unread: Unread, places: Collection[str]) ->
 def _plan_worth(
     options: StudyOptions, unread: Unread, may_time: bool
 ) -> tuple[StudyOptions, worth.WorthPlan]:
-    """Plan `study/worth` and return the options that run the planned study.
+    """Plan `study/worth`, the study of whether pre-training pays off on the user's images.
+
+    Args:
+        options: Options of the study tool.
+        unread: Recipe keys that the user gave, and the option `released=`.
+        may_time: Whether training steps may be timed on this machine.
+
+    Returns:
+        The options that run the planned study, and the plan.
 
     Raises:
-        UserError: `worth.build` refuses the options, or another device is named.
+        UserError: An option is wrong, the study does not fit into the hours, or the user names
+            another device than this machine.
     """
     if options.device:
-        text = f"{worth.NAME} times steps on this machine instead. Leave device= out."
-        raise UserError(f"device={options.device}: {text}")
+        text = f"{worth.NAME} measures the time of training steps on this machine, and does not"
+        raise UserError(
+            f"device={options.device}: {text} estimate the time for a device. Leave device= out."
+        )
     name = options.name or worth.NAME.rpartition("/")[2]
     released, unread = unread.take((RELEASED,))
+    # data= and model= choose a preset and are not recipe keys
     keys = [key for key in unread.keys if key not in PRESETS]
-    check_keys(keys, others=[*map(option_name, StudyOptions.options().values())])
+    tool_options = [option_name(option) for option in StudyOptions.options().values()]
+    check_keys(keys, others=tool_options)
     values = unread.read().values | released
     planned = worth.build(values, options, Path(options.out) / name, may_time)
     parallel = options.parallel
@@ -231,8 +267,11 @@ def _plan_worth(
     elif parallel is None:
         parallel = planned.parallel
     elif parallel != planned.parallel:
-        text = f"planned     for parallel={planned.parallel}. parallel={parallel} changes neither"
-        planned.lines.insert(0, f"{text} tries nor steps (use another name= for a new plan)")
+        planned.lines.insert(
+            0,
+            f"planned     for parallel={planned.parallel}. With parallel={parallel}, the planned"
+            " learning rates and steps stay the same. For a new plan, use another name=.",
+        )
     changed = {"recipe": None, "name": name, "parallel": parallel}
     return options.model_copy(update=changed), planned
 
@@ -243,7 +282,7 @@ def _find_study_file(name: str | None) -> Path:
     Raises:
         UserError: No such study exists.
     """
-    names = [*study_names(), worth.NAME]
+    names = [*study_names(), worth.NAME]  # worth.NAME has no file and never gets here
     if name is None:
         choices = f"Choose from: {', '.join(names)}. Or name a study's file."
         raise UserError(f"recipe= is missing. {choices}")
@@ -266,9 +305,14 @@ def _absolute(place: str) -> str:
 
 
 def _stand_in(study: read.Study, place: str) -> str:
-    """Return a made-up value for a place that is not set: its name.
+    """Return a made-up value for a place, a path that the user has not set, such as `photos`.
 
-    For a place of initial weights the name stays in braces, which the checks leave out.
+    The value is the name of the place. If `init` names the place, the name stays in braces, as in
+    `{weights}`, because the checks of recipes skip options with braces: there is no file to read.
+
+    Args:
+        study: Study that defines the place.
+        place: Name of the place.
     """
     settings = (setting for run in study.runs for setting in read.settings_of(study, run))
     is_init = any(setting.options.get("init") == f"{{{place}}}" for setting in settings)
@@ -279,7 +323,8 @@ def _seeds(text: str) -> tuple[int, ...]:
     """Parse `seeds=`: `3` gives seeds 0, 1 and 2, and `0,1`, `5,` and `[5]` are lists of seeds."""
     try:
         numbers = [int(part) for part in text.strip("[]").removesuffix(",").split(",")]
-        return read.seeds_of(numbers if {*text} & {*"[,"} else numbers[0])
+        is_list = "[" in text or "," in text
+        return read.seeds_of(numbers if is_list else numbers[0])
     except ValueError:
         expected = "expected a number of seeds (seeds=3) or different seeds (seeds=0,2)"
         raise UserError(f"seeds={text}: {expected}") from None

@@ -23,19 +23,19 @@ from .tasks import Task
 SCRIPT = Path(__file__).with_name("slurm_array.sh")
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.DOTALL)
 # Options that `slurm=` must not contain
-OURS = (
+LAUNCHER_OPTIONS = (
     *("array", "job-name", "output", "dependency", "signal", "requeue", "no-requeue", "open-mode"),
     *("chdir", "wrap", "wait", "test-only"),
 )
 BOUND = ("gpus-per-task", "gpu-bind", "tres-bind", "tres-per-task", "ntasks-per-gpu")
 REFUSED = {
-    **dict.fromkeys(OURS, "the launcher sets this option. Leave the option out."),
+    **dict.fromkeys(LAUNCHER_OPTIONS, "the launcher sets this option. Leave the option out."),
     **dict.fromkeys(BOUND, "each process would see a single GPU. Use --gpus-per-node= instead."),
     "ntasks": "the launcher sets this option. Use --ntasks-per-node= instead.",
 }
 NUMBER = r"([1-9][0-9]*)"
 GPUS = rf"(?:[A-Za-z]\w*:)?{NUMBER}"  # with or without a type: a100:4
-# Options that give the number of processes per machine. The first one present counts.
+# {option that gives the number of processes: pattern of its value}. The first one present counts.
 PROCESSES = {"ntasks-per-node": NUMBER, "gpus-per-node": GPUS, "gres": f"gpu:{GPUS}", "gpus": GPUS}
 
 
@@ -46,8 +46,9 @@ class Slurm:
         """Check the SLURM options, the number of processes, and that SLURM is installed.
 
         Raises:
-            UserError: sbatch would not take an option, the launcher itself sets it, the processes
-                do not divide the batch of a task, or SLURM is not installed.
+            UserError: An option is not a long option of sbatch, or the launcher sets it itself,
+                such as `--array`. Or the processes do not divide the batch of a task equally. Or
+                SLURM is not installed.
         """
         _options(job)
         for name in ("sbatch", "squeue"):
@@ -68,7 +69,7 @@ class Slurm:
         numbers: dict[str, list[str]] = {}
         lines = []
         for run in _runs(job):
-            words = _command(job, run, numbers, ())
+            words = _command(job, run, numbers, queued=())
             numbers[run] = []
             if words:
                 numbers[run].append(f"{{{run}}}")
@@ -83,10 +84,11 @@ class Slurm:
         """
         _logs(job).mkdir(parents=True, exist_ok=True)
         queue = _queue(job)
+        # {run: numbers of its jobs}, each number once, because an array has several tasks
         numbers = {run: [*dict.fromkeys(jobs.values())] for run, jobs in queue.items()}
         submitted: dict[str, str] = {}
         for run in _runs(job):
-            write_atomically(_list(job, run), "\n".join(_task_names_by_index(job, run)))
+            write_atomically(_list_path(job, run), "\n".join(_task_names_by_index(job, run)))
             if queue[run]:
                 print(
                     f"in queue    {run}: {format_count(len(queue[run]), 'tasks')} in job"
@@ -106,18 +108,18 @@ class Slurm:
 
 
 def _task_names_by_index(job: StudyJob, run: str) -> list[str]:
-    """Return the names of a run's tasks, in the order of the indices in job arrays.
+    """Return the names of a run's tasks, in the order of their indices in job arrays.
 
-    A task keeps its index when the user starts the study again, because the task may be in the
-    queue.
+    The study's folder has a file with the names of earlier submissions. These names come first, so
+    that a task keeps its index when the user starts the study again: it may be in the queue.
     """
-    path = _list(job, run)
-    before = path.read_text().split() if path.exists() else []
+    path = _list_path(job, run)
+    listed_names = path.read_text().split() if path.exists() else []
     names = [task.name for task in job.tasks.values() if task.run == run]
-    return [*before, *(name for name in names if name not in before)]
+    return [*listed_names, *(name for name in names if name not in listed_names)]
 
 
-def _list(job: StudyJob, run: str) -> Path:
+def _list_path(job: StudyJob, run: str) -> Path:
     return _logs(job) / f"{run}.tasks"
 
 
@@ -149,9 +151,12 @@ def _queue(job: StudyJob) -> dict[str, dict[int, str]]:
     clusters = [word for word in shlex.split(job.slurm) if word.startswith("--clusters=")]
     words = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F %K %j"]
     for line in _output([*words, *clusters], "the queue").splitlines():
-        number, index, name = [*line.strip().split(" ", 2), "", ""][:3]
-        if name in run_of_job and index.isdecimal():
-            queue[run_of_job[name]][int(index)] = number
+        # %F is the number of a job, %K its index in an array (N/A outside an array), %j its name
+        fields = line.strip().split(" ", 2)
+        if len(fields) == 3:
+            number, index, name = fields
+            if name in run_of_job and index.isdecimal():
+                queue[run_of_job[name]][int(index)] = number
     return queue
 
 
@@ -206,12 +211,12 @@ def _command(
     if not unfinished:
         return []
     indices = ",".join(index for index, _ in unfinished)
-    needed_runs = dict.fromkeys(
-        job.tasks[need].run for _, task in unfinished for need in task.needs
-    )
+    needed_tasks = [job.tasks[name] for _, task in unfinished for name in task.needs]
+    needed_runs = dict.fromkeys(task.run for task in needed_tasks)  # each once, in order
     needed_jobs = ":".join(number for needed_run in needed_runs for number in numbers[needed_run])
     logs = _logs(job)
     at_once = f"%{job.parallel}" if job.parallel else ""
+    task_names = "/".join(_task_names_by_index(job, run))
     return [
         *("sbatch", "--parsable", *_options(job)),
         *([f"--dependency=afterany:{needed_jobs}"] if needed_jobs else []),
@@ -219,18 +224,21 @@ def _command(
         f"--array={indices}{at_once}",
         # sbatch replaces %a by the index. Other percent signs in the folder's name are doubled.
         f"--output={str(logs).replace('%', '%%')}/{run}-%a.txt",
+        # the script runs the words after its first argument, in which it counts failures of tasks
         *(str(SCRIPT), str(logs / run)),
         *("env", f"PYTHONPATH={process_environment().get('PYTHONPATH', '')}"),
-        *process_command("study", *job.words, f"only={'/'.join(_task_names_by_index(job, run))}"),
+        *process_command("study", *job.words, f"only={task_names}"),
     ]
 
 
 def _options(job: StudyJob) -> list[str]:
-    """Return sbatch's options for every run of the study: the options of `slurm=`, then our own.
+    """Return the options of sbatch for the runs of a study.
+
+    The user's options (`slurm=`) come first, then the options that the launcher sets itself.
 
     Raises:
-        UserError: A word is not a long option, an option contradicts ours, or the processes do not
-            divide a batch.
+        UserError: `slurm=` has a word that is not a long option, or an option that the launcher
+            sets itself. Or the processes do not divide the batch of a task equally.
     """
     values: dict[str, str] = {}
     try:
@@ -253,14 +261,17 @@ def _options(job: StudyJob) -> list[str]:
             continue
         batch = recipe.optim.batch
         try:
-            BatchLayout.divide(batch, recipe.compute.batch, batch, 0, processes)
+            # called only for its error, which says that the processes do not divide the batch
+            BatchLayout.divide(
+                batch, recipe.compute.batch, limit=batch, rank=0, processes=processes
+            )
         except UserError as error:
             raise UserError(f"slurm={job.slurm}: {name}: {error}") from None
     return [
         *words,
         *(f"--nodes={nodes}", f"--ntasks={processes}", f"--ntasks-per-node={per_node}"),
-        # Without B: the signal goes to the processes of srun and not to the script. A preemption
-        # with a grace time sends its SIGTERM to the same processes.
+        # USR1 goes to the processes of srun. With B:USR1 it would go to the script. A preemption
+        # with a grace time sends its SIGTERM to the processes of srun, too.
         *("--signal=USR1@120", "--requeue", "--open-mode=append", f"--chdir={Path.cwd()}"),
     ]
 
@@ -268,17 +279,22 @@ def _options(job: StudyJob) -> list[str]:
 def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     """Return the number of machines of a task, and the number of processes on each machine.
 
-    The number of processes is the value of `--ntasks-per-node=` or else the number of GPUs.
+    The processes are the value of `--ntasks-per-node=`, or one for each GPU. GPUs may be given per
+    machine (`--gpus-per-node=`, `--gres=gpu:`) or in all (`--gpus=`). Without any of these options,
+    each machine has a single process.
 
     Args:
         values: `{option of sbatch: value}`.
 
     Raises:
-        UserError: An option's number is invalid, or the machines do not divide the GPUs.
+        UserError: The number in an option is invalid, or `--gpus=` is not a multiple of the number
+            of machines.
     """
     nodes = _number(values, "nodes", NUMBER)
-    name = next((option for option in PROCESSES if option in values), "")
-    processes = _number(values, name, PROCESSES.get(name, NUMBER))
+    name = next((option for option in PROCESSES if option in values), None)
+    if name is None:
+        return nodes, 1
+    processes = _number(values, name, PROCESSES[name])
     if name != "gpus":
         return nodes, processes
     if processes % nodes:
@@ -290,12 +306,13 @@ def _layout(values: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _number(values: Mapping[str, str], name: str, pattern: str) -> int:
-    """Return the number in the value of an option, or 1 if the option is missing.
+    """Return the number in the value of an option of sbatch, or 1 if the option is missing.
 
     Args:
         values: `{option of sbatch: value}`.
         name: Name of the option.
-        pattern: Pattern of a valid value, with the number as its first group.
+        pattern: Pattern of a valid value, with the number as its first group: `NUMBER` for
+            machines and processes, or a pattern for GPUs such as `a100:4`.
 
     Raises:
         UserError: The value does not match the pattern.
@@ -303,9 +320,10 @@ def _number(values: Mapping[str, str], name: str, pattern: str) -> int:
     match = re.fullmatch(pattern, values.get(name, "1"), re.ASCII)
     if match is None and pattern == NUMBER:
         raise UserError(f"slurm: --{name}={values[name]}: expected a number of at least 1")
-    if match is None:
+    if match is None:  # a pattern for GPUs
         raise UserError(
-            f"slurm: --{name}={values[name]}: expected a number of GPUs (4, a100:4, or gpu:4 in"
-            " --gres). Or add --ntasks-per-node="
+            f"slurm: --{name}={values[name]}: expected a number of GPUs, as in --gpus=4,"
+            " --gpus-per-node=a100:4 or --gres=gpu:4. Or give the number of processes with"
+            " --ntasks-per-node="
         )
     return int(match[1])

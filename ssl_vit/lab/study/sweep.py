@@ -48,21 +48,45 @@ class Swept(NamedTuple):
 
 
 def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
-    """Return the arguments without `sweep`, and the keys to sweep, or None without `sweep`.
+    """Split the sweep off the arguments of the study tool.
+
+    On the command line, a sweep is every KEY=VALUES after the word `sweep`. A call from Python has
+    the argument `sweep={"optim.lr": [1e-3, 3e-3]}`.
+
+    Args:
+        arguments: Words of the command line, and pairs (key, value) from Python.
+
+    Returns:
+        The arguments without the sweep, and the swept keys, or None without a sweep.
 
     Raises:
         UserError: `sweep` from Python is no mapping, or a key has two values.
     """
-    words = arguments.words
-    pairs = [pair for pair in arguments.pairs or () if pair[0] != SWEEP]
-    mappings = [value for key, value in arguments.pairs or () if key == SWEEP and value is not None]
-    if SWEEP not in words and not mappings:
-        return Arguments(words, None if arguments.pairs is None else pairs), None
+    words, pairs = arguments
     keys: list[str] = []
-    if SWEEP in words:
+    if SWEEP in words:  # on the command line
         words_after = words[words.index(SWEEP) + 1 :]
         keys = [word.partition("=")[0] for word in words_after if "=" in word]
-        words = [word for word in words if word != SWEEP]
+    mappings = [value for key, value in pairs or () if key == SWEEP and value is not None]
+    tool_pairs, values = _read_mappings(mappings)
+    swept = Swept(keys, values) if SWEEP in words or mappings else None
+    words = [word for word in words if word != SWEEP]
+    if pairs is not None:  # from Python
+        pairs = [pair for pair in pairs if pair[0] != SWEEP] + tool_pairs
+    return Arguments(words, pairs), swept
+
+
+def _read_mappings(mappings: list[Any]) -> tuple[Pairs, Values]:
+    """Read the values of the argument `sweep` from Python.
+
+    Returns:
+        Pairs (key, value) of options of the study tool, and `{key: value or values}` of the swept
+            keys.
+
+    Raises:
+        UserError: A value is no mapping, or a key has two values.
+    """
+    pairs: list[tuple[str, Any]] = []
     values: Values = {}
     for mapping in mappings:
         if not isinstance(mapping, Mapping):
@@ -73,7 +97,7 @@ def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
                 pairs.append(pair)
             else:
                 add_pairs(values, [pair])
-    return Arguments(words, None if arguments.pairs is None else pairs), Swept(keys, values)
+    return pairs, values
 
 
 def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
@@ -117,7 +141,7 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
             raise UserError(f"{text}: a value appears twice. Remove either value.")
         if key in others.keys:
             remedy = f"Leave {key}={others.text(key)} out."
-            raise UserError(f"{text}: the key is also given for all runs. {remedy}")
+            raise UserError(f"{text}: you also set this key for all runs. {remedy}")
     return {key: dict(named) for key, named in values.items()}, others
 
 
@@ -143,9 +167,9 @@ def content(
         raise UserError(f"recipe={recipe}: {text}")
     for key, values in axes.items():
         if len(values) < 2:
-            wanted = f"Add a value, or write {key}= before the word {SWEEP}."
-            text = f"{key}={','.join(values)}: only a single value after {SWEEP}. {wanted}"
-            raise UserError(text)
+            text = f"a key after the word {SWEEP} needs at least two values. Add a value, or write"
+            remedy = f"{key}= before the word {SWEEP} to use this value in all runs."
+            raise UserError(f"{key}={','.join(values)}: {text} {remedy}")
     shared = given.values | ({"recipe": recipe} if recipe else {})
     pretrain_options = {key: shared[key] for key in shared if not key.startswith("probe.")}
     probe_options = {key: shared[key] for key in shared if key.startswith(("probe.", "compute."))}
@@ -173,13 +197,24 @@ def content(
 
 
 def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `{name: settings}` of an axis, with characters that no name can have replaced."""
+    """Return an axis whose names are the swept values of a key, as in a study file.
+
+    For example, `{"1e-3": {"pretrain": {"optim.lr": 1e-3}}}`, because the sweep sets the key of its
+    run `pretrain`. In names, `_` replaces characters that names must not have.
+
+    Args:
+        key: Swept key, such as `optim.lr`.
+        values: `{value as text: value}`.
+
+    Raises:
+        UserError: Two values have the same name.
+    """
     names: dict[str, Any] = {}
     for text, value in values.items():
         name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", text).strip("_.%=,+-") or "0"
         if name in names:
-            remedy = f"another value has the same name {name}. Remove either value."
-            raise UserError(f"{key}={text}: {remedy}")
+            problem = f"another value has the same name {name}. Remove either value."
+            raise UserError(f"{key}={text}: {problem}")
         names[name] = {"pretrain": {key: value}}
     return names
 
@@ -187,7 +222,8 @@ def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _base(start: Values, first: Values) -> Recipe:
     """Resolve the recipe of a sweep without the swept keys.
 
-    If the recipe needs a swept key, each swept key gets its first value.
+    Some recipes cannot be resolved without a swept key, for example without `data.path`. Then each
+    swept key gets its first value.
 
     Args:
         start: `{key: value}` of the options that are not swept.

@@ -24,22 +24,23 @@ class Cost(NamedTuple):
 
     steps: int
     warmup: int
-    exaflop_a_step: float
+    exaflop_per_step: float
 
 
-def resolve_options(options: Values, where: str, here: bool = True) -> Recipe:
+def resolve_options(options: Values, where: str, check_images: bool = True) -> Recipe:
     """Resolve the options of a task to a recipe.
 
     Args:
         options: `{dotted key: value}`.
         where: Prefix of error messages, or an empty text.
-        here: Check that images are on this machine.
+        check_images: Check that the images exist on this machine. Turn this off if the task runs on
+            another machine or only its cost is of interest.
 
     Raises:
         UserError: An option is wrong.
     """
     try:
-        return resolve(from_values(options), here).recipe
+        return resolve(from_values(options), check_images).recipe
     except UserError as error:
         raise UserError(f"{where}: {error}" if where else str(error)) from None
 
@@ -48,16 +49,16 @@ def cost(options: Values, where: str) -> Cost:
     """Return the cost of a training run from options. The images need not exist.
 
     Raises:
-        UserError: An option is wrong, or the work of the objective is not counted.
+        UserError: An option is wrong, or ssl_vit cannot count the work of the objective.
     """
-    recipe = resolve_options(options, where, here=False)
-    a_step = costs.exaflop(recipe, recipe.optim.batch)
-    if a_step is None:
+    recipe = resolve_options(options, where, check_images=False)
+    per_step = costs.exaflop(recipe, recipe.optim.batch)
+    if per_step is None:
         raise UserError(
             f"{where}: objective={recipe.objective}: ssl_vit cannot count the exaFLOP of this"
             " objective (docs/extend.md). Leave out `match`."
         )
-    return Cost(recipe.optim.steps, recipe.optim.warmup, a_step)
+    return Cost(recipe.optim.steps, recipe.optim.warmup, per_step)
 
 
 def study_keys() -> list[str]:
@@ -67,12 +68,18 @@ def study_keys() -> list[str]:
 
 
 def tool_uses(tool: str, key: str, options: Values) -> bool:
-    """Return whether a tool with these options also uses the recipe key `key`.
+    """Return whether a tool uses a key of recipes, for example `probe.pool`.
+
+    - `evaluate` uses all keys of probes, images, model and computation, but not the keys for probes
+      during training.
+    - `pretrain` and `finetune` use keys of probes only if `probe.every` turns on probes during
+      training. They use all keys outside optional groups. They use an optional group, such as
+      `decoder`, if the objective needs it.
 
     Args:
         tool: `pretrain`, `finetune` or `evaluate`.
         key: Dotted key of a recipe.
-        options: `{dotted key: value}` of the tool.
+        options: `{dotted key: value}` that the tool is called with.
     """
     group = key.split(".")[0]
     if tool == "evaluate":
@@ -84,14 +91,15 @@ def tool_uses(tool: str, key: str, options: Values) -> bool:
     objective = values.get("objective", schema.DEFAULT_OBJECTIVE)
     declared = declaration.objectives().get(objective)
     target = values.get("target", schema.DEFAULT_TARGET)
-    used = declared.groups_with(str(target)) if declared is not None else ()
-    return group not in schema.optional_groups() or group in used
+    needed_groups = declared.groups_with(str(target)) if declared is not None else ()
+    return group not in schema.optional_groups() or group in needed_groups
 
 
 def computed_values(recipe: Recipe) -> Values:
     """Return `{dotted key: value}` of the keys that decide a run's computation or its result.
 
-    Keys that name weights or images are left out.
+    Left out are keys that only change the logging or the storage of a run, such as its name, and
+    keys that name weights or images.
     """
     effects = ("compute", "result")
     excluded = {key for key, recipe_key in all_keys().items() if recipe_key.effect not in effects}
@@ -100,9 +108,13 @@ def computed_values(recipe: Recipe) -> Values:
 
 
 def with_origin(options: Values, origin: Recipe) -> Values:
-    """Add the model and the images of the run that a task starts from to the task's options.
+    """Add the model and the images of another run to the options of a task that starts from it.
 
-    Options that already name the model or the images are kept.
+    If the options already name the model or the images, they keep theirs.
+
+    Args:
+        options: `{dotted key: value}` of the task.
+        origin: Recipe of the run that the task starts from.
     """
     values: Values = {}
     if not names_images(options):
@@ -119,18 +131,22 @@ def network_options(recipe: Recipe) -> Values:
 
 
 def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:
-    """Return the options with which another recipe reads the images of a recipe.
+    """Return the options that make another recipe read the images of a recipe.
+
+    For example, `{"data": "cifar10", "data.path": "photos", "data.size": 64}`.
 
     Args:
         recipe: Recipe with the images.
-        wanted: Keys of `data` to add if the place of the images does not already imply the same
-            value.
+        wanted: Further keys, such as `data.size`, to include where the value of the recipe differs
+            from the value that follows from the data set and its path.
     """
     options: Values = {}
     if recipe.data.name in load_yaml(recipe_files.TABLES / "datasets.yaml"):
         options["data"] = recipe.data.name
-    if place := [key for key in ("path", "hub") if getattr(recipe.data, key)]:
-        options[f"data.{place[0]}"] = getattr(recipe.data, place[0])
+    if recipe.data.path:
+        options["data.path"] = recipe.data.path
+    elif recipe.data.hub:
+        options["data.hub"] = recipe.data.hub
     implied = resolve(Given({"recipe": "evaluate", **options}), here=False).recipe.values()
     values = recipe.values()
     changed = [key for key in wanted if key not in PLACE and values[key] != implied[key]]
@@ -138,11 +154,12 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:
 
 
 def evaluated_images(recipe: Recipe) -> Values:
-    """Return the options with which an evaluation reads all images of a recipe.
+    """Return the options that make an evaluation read the images of a recipe, and all of them.
 
-    The options include the recipe's cropping and ignore which part of the images the recipe trains
-    on.
+    Left out are the keys that choose a part of the images for training, such as `data.share`. The
+    keys of cropping, such as `data.eval_crop`, are included if the recipe uses them. The recipe of
+    a frozen encoder does not: the encoder's own values apply.
     """
     wanted = [key for key in image_keys() if key not in PART]
-    # a frozen encoder brings values of its own for these keys
-    return image_options(recipe, [*wanted, *(key for key in CROPPING if has_use(recipe, key))])
+    wanted += [key for key in CROPPING if has_use(recipe, key)]
+    return image_options(recipe, wanted)

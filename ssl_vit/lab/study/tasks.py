@@ -21,6 +21,7 @@ from .task_options import cost, tool_uses
 # matches the characters that a run folder's name must not hold
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
 OF_RUN = re.compile(r"\{([\w.]+)-[^{}]*\}")  # captures the study's run from {RUN-REST}
+BELOW_PLACE = re.compile(r"\{(?P<place>[^{}]+)\}/(?P<path>.+)", re.DOTALL)  # {photos}/train
 TOLERANCE = 0.25  # relative error in cost that rounding to whole steps may cause
 # Keys in which the runs that try values may differ from the run that takes the best value: images
 # held out for the choice, the draw of another seed, and keys that only name a network
@@ -59,6 +60,11 @@ class Task:
     despite: tuple[str, ...] = ()
     values: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """Names of the tasks that try the values to choose from. Empty without a choice."""
+        return self.best[0] if self.best else ()
+
 
 Tasks = dict[str, Task]  # {name: task}, each task after the tasks that it needs
 
@@ -74,7 +80,11 @@ def plain_options(options: Values) -> Values:
 
 
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
-    """Drop the axis names that need a missing place or a missing folder of a place.
+    """Drop the names on axes that need a path which the user has not set or which does not exist.
+
+    A study file refers to such a path by a name in braces, called a place. For example, the name
+    `photos` of axis `data` may set `data.path={photos}/train`. It is dropped if the command line
+    has no `photos=`, or if that folder has no subfolder `train`.
 
     Args:
         study: Study with all axis names.
@@ -91,43 +101,48 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
     for axis, names in study.axes.items():
         dropped: dict[str, str] = {}  # {name: reason}
         for name, settings in names.items():
-            reasons = (
-                _why_missing(setting.options, places, missing) for setting in settings.values()
-            )
-            reason = next(filter(None, reasons), "")
-            if reason:
-                dropped[name] = reason
+            for setting in settings.values():
+                reason = _why_missing(setting.options, places, missing)
+                if reason:
+                    dropped.setdefault(name, reason)
         axes[axis] = {name: settings for name, settings in names.items() if name not in dropped}
         if not axes[axis]:
-            text = list_names([*dict.fromkeys(dropped.values())])
-            raise UserError(f"axis {axis}: none of the names can run: {text}")
+            reasons = list_names([*dict.fromkeys(dropped.values())])
+            text = f"every name on this axis needs a path that is missing: {reasons}."
+            raise UserError(f"axis {axis}: {text} Set the path of at least one name.")
         lines += [f"{axis} {name} is left out: {why}" for name, why in dropped.items()]
     for name, run in study.runs.items():
         for place in sorted(find_references((study.options | run.options).values()) & missing):
             raise UserError(f"{place}= is missing. Run {name} needs {place}=VALUE.")
-    report, reduced = study.report, study.model_copy(update={"axes": axes})
-    compared = {
-        "pairs": tuple(pair for pair in report.pairs if {*pair} <= {*reduced.compared}),
-        "baseline": report.baseline if report.baseline in reduced.compared else None,
+    reduced = study.model_copy(update={"axes": axes})
+    # the report compares only names that are left
+    arms = reduced.compared
+    comparisons = {
+        "pairs": tuple(pair for pair in study.report.pairs if {*pair} <= {*arms}),
+        "baseline": study.report.baseline if study.report.baseline in arms else None,
     }
-    return reduced.model_copy(update={"report": report.model_copy(update=compared)}), lines
+    report = study.report.model_copy(update=comparisons)
+    return reduced.model_copy(update={"report": report}), lines
 
 
 def _why_missing(options: Values, places: Mapping[str, str], missing: set[str]) -> str:
-    """Return why options cannot be used, or an empty text.
+    """Return why options name a path that does not exist, or an empty text.
+
+    A place is a path that the user sets on the command line. For example, with `photos=/data`, the
+    option `data.path={photos}/train` needs the folder `/data/train`.
 
     Args:
-        options: Options that may begin with a place, such as `data.path={photos}/train`.
+        options: Options that may begin with a place in braces.
         places: `{place: path}` from the command line.
         missing: Places that the command line does not set.
     """
-    for place in sorted(find_references(options.values()) & missing):
-        return f"{place}= is missing"
+    missing_places = sorted(find_references(options.values()) & missing)
+    if missing_places:
+        return f"{missing_places[0]}= is missing"
     for value in options.values():
-        before, _, below = str(value).partition("}/")
-        place = before[1:]
-        if before.startswith("{") and place in places and below:
-            folder = Path(places[place]) / below
+        match = BELOW_PLACE.match(str(value))
+        if match and match["place"] in places:
+            folder = Path(places[match["place"]]) / match["path"]
             if not folder.exists():
                 return f"{folder} does not exist"
     return ""
@@ -173,7 +188,8 @@ def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
                 task = _task(study, run, at, seed, tried, options, tasks)
                 build({"name": task.name})  # checks the name
                 if task.name in tasks:
-                    text = "two names or values give this folder name. Rename either of the two."
+                    text = "two tasks would write into this folder. Rename one of the names of the"
+                    text = f"{text} axis, or change one of the tried values."
                     raise UserError(f"run {run}: {task.name}: {text}")
                 tasks[task.name] = task
     for key in sorted(unused):
@@ -187,8 +203,13 @@ def _seeds(study: Study) -> dict[str, list[int]]:
 
     A run without seeds of its own uses the study's seeds and the seeds of all runs that need the
     run.
+
+    Returns:
+        `{run: seeds in increasing order}`.
     """
     seeds_of_runs = {name: {*(run.seeds or study.seeds)} for name, run in study.runs.items()}
+    # needed runs come first in study.runs, so in reverse each run has all its seeds before it
+    # passes them on to the runs that it needs
     for name in reversed(study.runs):
         for needed in needed_runs(study, name):
             if study.runs[needed].seeds is None:
@@ -197,29 +218,36 @@ def _seeds(study: Study) -> dict[str, list[int]]:
 
 
 def _match_steps(base: Values, options: Values, place: str) -> Values:
-    """Return the steps and warm-up that give a name of an axis the same exaFLOP as the base run.
+    """Return the steps and warm-up with which a run costs the same exaFLOP as the base run.
+
+    For example, if the axis sets a network whose steps take twice the exaFLOP, the result has half
+    of the base run's steps, and a warm-up that is shorter in proportion.
 
     Args:
-        base: Options of the run without the axis.
-        options: Options of the run with the axis.
+        base: Options of the run without the axis whose names are to cost the same.
+        options: Options of the run at a name of this axis.
         place: Prefix of error messages.
 
+    Returns:
+        `optim.steps` and `optim.warmup`.
+
     Raises:
-        UserError: Options are wrong, set the matched keys, belong to a run whose work is not
-            counted, or match only with an error above `TOLERANCE` because the steps are so few.
+        UserError: An option is wrong. Or the axis itself sets the steps or the warm-up. Or ssl_vit
+            cannot count the work of the objective. Or rounding to whole steps changes the cost by
+            more than 25%, because there are so few steps.
     """
     for key in SCALED:
         if options.get(key) != base.get(key):
-            text = f"`match` chooses this value. Leave {key} out."
+            text = f"`match` computes this value for each name of the axis. Leave {key} out."
             raise UserError(f"{place}: {key}={options.get(key)}: {text}")
     base_cost = cost(plain_options(base), f"{place}, without the axis")
     own_cost = cost(plain_options(options), place)
-    exact_steps = base_cost.steps * base_cost.exaflop_a_step / own_cost.exaflop_a_step
+    exact_steps = base_cost.steps * base_cost.exaflop_per_step / own_cost.exaflop_per_step
     steps = max(1, round(exact_steps))
     ratio = steps / exact_steps
     if abs(ratio - 1) > TOLERANCE:
-        text = f"no number of steps gives the same exaFLOP ({steps} give {ratio:.0%})"
-        raise UserError(f"{place}: {text}. Use more optim.steps=.")
+        text = f"with {steps} steps, the exaFLOP are {ratio:.0%} of the exaFLOP without the axis."
+        raise UserError(f"{place}: {text} Use more optim.steps= for a closer match.")
     warmup = min(steps - 1, round(own_cost.warmup * steps / own_cost.steps))
     return {"optim.steps": steps, "optim.warmup": warmup}
 
@@ -275,24 +303,26 @@ def _task(
 
 
 def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """Return the tasks of a needed run that have the same names on their axes.
+    """Return the tasks of a needed run that fit a task: same names on the axes of the needed run.
+
+    For example, a task at arm `mae` and share `10%` that needs run `pretrain`, which has the axis
+    arm only, gets the tasks of `pretrain` at arm `mae`, one for each seed.
 
     Args:
         run: Name of the run that needs the other run, for error messages.
         needed: Name of the needed run.
-        at: `{axis: name}` of a task of `run`.
+        at: `{axis: name}` of the task of `run`.
         tasks: Tasks planned so far.
 
     Raises:
         UserError: No such task exists.
     """
+    candidates = [task for task in tasks.values() if task.run == needed]
     matching = [
-        task
-        for task in tasks.values()
-        if task.run == needed and task.at == {axis: at[axis] for axis in task.at}
+        task for task in candidates if all(at[axis] == name for axis, name in task.at.items())
     ]
     if not matching:
-        text = f"this run needs run {needed}, which does not exist for these names"
+        text = f"this run needs run {needed}, which does not exist for these names on the axes"
         raise UserError(f"{place_text(run, at)}: {text}. Check `only` of run {needed}.")
     return matching
 
@@ -302,39 +332,44 @@ def weight_sources(tasks: Tasks, name: str) -> list[str]:
 
     Tasks that only serve to choose the best tried values are not included.
     """
-    tries = (tasks[name].best or [()])[0]
-    direct = [need for need in tasks[name].needs if need not in tries]
+    task = tasks[name]
+    direct = [need for need in task.needs if need not in task.tries]
     indirect = [origin for need in direct for origin in weight_sources(tasks, need)]
     return list(dict.fromkeys([*direct, *indirect]))
 
 
 def warn_about_other_tries(tasks: Tasks) -> list[str]:
-    """Warn about tasks that take the best values from tries of a different experiment.
+    """Warn about tasks that take the best values from tries with other settings than their own.
 
-    The best value of another experiment need not be the best here. Differences in the tried keys,
-    in held-out images and in the keys of `despite` give no warning.
+    The best learning rate of a short training, for example, need not be the best of a long one. No
+    warning is given for differences in the tried keys themselves, in held-out images, in keys that
+    only one of the two has, and in keys that the study file names under `despite`.
 
     Returns:
-        One line for each kind of difference, with the first place where the difference occurs.
+        One line for each kind of difference, with the first run that has this difference.
     """
-    texts: dict[str, str] = {}
+    places: dict[str, str] = {}  # {warning: run and names on the axes}
     for task in tasks.values():
-        tried = tasks[task.best[0][0]] if task.best else task
-        values_tried, values = (compared.values | _weights(compared) for compared in (tried, task))
-        in_one_only = values_tried.keys() ^ values.keys()
-        ignored = {*tried.tried, *NOT_CHOSEN_FOR, *task.despite, *in_one_only}
+        if not task.tries:
+            continue
+        first_try = tasks[task.tries[0]]
+        values_of_try = first_try.values | _weights(first_try)
+        values = task.values | _weights(task)
+        in_one_only = values_of_try.keys() ^ values.keys()
+        ignored = {*first_try.tried, *NOT_CHOSEN_FOR, *task.despite, *in_one_only}
         counting = [
             str(difference)
-            for difference in differences(values_tried, values, ignored)
+            for difference in differences(values_of_try, values, ignored)
             if changes_experiment(difference.key)
         ]
         if counting:
             text = (
-                f"takes the best {' and '.join(tried.tried)} from run {tried.run}, which differs"
-                f" in {', '.join(counting)}. For this run, another value may be better"
+                f"this run takes the best {' and '.join(first_try.tried)} from run {first_try.run},"
+                f" which differs in {', '.join(counting)}. For this run, another value may be"
+                " better"
             )
-            texts.setdefault(text, place_text(task.run, task.at))
-    return [f"{place}: {text}" for text, place in texts.items()]
+            places.setdefault(text, place_text(task.run, task.at))
+    return [f"{place}: {text}" for text, place in places.items()]
 
 
 def _weights(task: Task) -> dict[str, str]:
@@ -344,13 +379,18 @@ def _weights(task: Task) -> dict[str, str]:
 
 
 def failed_need(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
-    """Return a failed task that prevents this task, or None if the task can run.
+    """Return the name of a failed task that prevents this task from running, or None if it can run.
 
-    Tasks that try values prevent this task only if all of them have failed, because some tries may
-    diverge.
+    A task that takes the best of several tries can run if at least one try has not failed, because
+    some of the tried values may diverge.
+
+    Args:
+        task: Task that may run.
+        tasks: All tasks of the study.
+        failed: Names of the failed tasks.
     """
-    tries = task.best[0] if task.best else ()
     missing = [name for name in task.needs if name in failed]
-    if not {*tries} <= {*failed}:
-        missing = [name for name in missing if name not in tries]
+    have_all_tries_failed = {*task.tries} <= {*failed}
+    if not have_all_tries_failed:
+        missing = [name for name in missing if name not in task.tries]
     return missing[0] if missing else None

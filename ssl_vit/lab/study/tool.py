@@ -55,6 +55,12 @@ class StudyOutcome(launch.LaunchOutcome):
 def main(words: Sequence[str]) -> int:
     """Run, submit or check a study and return the exit status.
 
+    With `only=` and `index=`, which the launcher for SLURM adds, this process becomes the run of a
+    single task. If the user stops the study, the last line is the command that continues it.
+
+    Args:
+        words: Words of the command line after `ssl-vit study`.
+
     Raises:
         UserError: An option or the study's file is wrong. Nothing was started.
         KeyboardInterrupt: SIGINT or SIGTERM. Every process that this call started has ended.
@@ -90,7 +96,8 @@ def check(
         content: Study as a mapping, or None if `recipe=` names a study.
 
     Returns:
-        The estimate, and a line about how many tasks have finished.
+        The estimate, and a line that begins with `kept` and says how many tasks have finished.
+            Their results are kept when the study starts.
 
     Raises:
         UserError: An option or the study's file is wrong.
@@ -101,10 +108,11 @@ def check(
     finished = f"{len(job.finished)} of {format_count(len(job.tasks), 'tasks')}"
     if not request.hours:
         return estimate, f"kept        finished: {finished}"
+    # only optional groups have a kind
     optional = sum(len(group.tasks) for group in job.order if group.kind)
     return estimate, (
-        f"kept        finished: {finished}. {format_count(optional, 'tasks')} will run only if the"
-        " hours allow."
+        f"kept        finished: {finished}. {format_count(optional, 'tasks')} will run only if"
+        " there is time within hours=."
     )
 
 
@@ -139,8 +147,9 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
         if dry:
             print("\n".join(launcher.preview(job)))
             print(
-                "dry         nothing was started. To start the study, leave out dry=true (job"
-                " arrays need study.json, which dry=true does not write)"
+                "dry         dry=true: nothing was started or written. To start the study, leave"
+                " out dry=true. Do not submit the commands of job arrays yourself, because the"
+                " tasks need study.json, which dry=true does not write."
             )
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
@@ -177,11 +186,12 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
 
 
 def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
-    """Build the job that a launcher runs for a request.
+    """Build the job that a launcher runs: the tasks of a study, their recipes and their order.
 
     Args:
-        request: Request of the user.
-        tasks: Tasks of the request, in the same order, with the names of their folders.
+        request: Study that the user asked for.
+        tasks: Tasks of the request, in the same order. Each task is named after its folder, which
+            may differ from its name in the request.
     """
     options = request.tool_options
     recipes_in_order = [request.recipes[name] for name in request.tasks]
@@ -189,8 +199,9 @@ def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
     if request.plugin:
         words.append(f"plugin={request.plugin}")
     order: list[Group] = []
-    compared_run = ""
+    compared_run = ""  # after each task of this run, the study's page is written
     if request.hours:
+        # frozen_first: whether the frozen encoders are evaluated together with their seed
         order = worth.order_groups(tasks, request.hours.frozen_first)
         compared_run = request.study.report.test or ""
     return launch.StudyJob(
@@ -238,11 +249,11 @@ def _describe_unchecked(job: launch.StudyJob) -> list[str]:
     lines: dict[str, None] = {}
     for name in job.finished:
         options, _ = launch.planned_options(job.tasks[name], job.tasks, job.folder)
-        lines |= dict.fromkeys(_warn_about_changes(job.folder / name, options))
+        lines |= dict.fromkeys(_check_unchanged(job.folder / name, options))
     return list(lines)
 
 
-def _warn_about_changes(run: Path, options: Values) -> list[str]:
+def _check_unchanged(run: Path, options: Values) -> list[str]:
     """Check that the images, weights and files of a finished run have not changed since the run.
 
     Args:
@@ -250,42 +261,46 @@ def _warn_about_changes(run: Path, options: Values) -> list[str]:
         options: `{dotted key: value}` that resolves to the recipe of the run.
 
     Returns:
-        Lines about what could not be checked.
+        Lines about images or weights that are not on this machine, and so were not checked.
 
     Raises:
         UserError: The images, weights or files have changed.
     """
     try:
-        recipe = resolve_options(options, "", here=False)
+        recipe = resolve_options(options, "", check_images=False)
     except UserError:  # the initial weights of the run no longer exist
         recipe = read(run / "recipe.yaml")
         recipe.out = str(run.parent)
+    # `fingerprint` computes a hash of the images to compare with the recorded hash
     return check_finished(Run(recipe), fingerprint)
 
 
 def _exec_task(arguments: Arguments) -> None:
-    """Replace this process by the tool of a single task, as an element of a job array.
+    """Replace this process by the run of a single task of a job array, and never return.
 
-    `only=` lists the tasks of the array, and `index=` selects a task. The list does not change if
-    the user starts the study again while the array waits in the queue. The options of the task come
-    from study.json.
+    `only=` lists the tasks of the array, and `index=` is the position of the task in this list. The
+    list in a submitted array stays as it is, also if the user starts the study again. The options
+    of the task come from study.json.
+
+    Args:
+        arguments: Arguments of the study tool, with `only=` and `index=`.
 
     Raises:
         UserError: There is no such task, or the task needs a task that has not finished.
     """
     options = parse(StudyOptions, arguments)
-    names = (options.only or "").split("/")
     if options.only is None or options.index is None:
         raise UserError(
-            "only= and index= go together: only= names tasks, and index= is a number in this list"
+            "only= and index= belong together: only= lists the tasks of a job array, and index= is"
+            " the position of a task in this list, from 0. Give both options."
         )
     names = options.only.split("/")
     if options.index >= len(names):
         raise UserError(
-            f"index={options.index}: expected a number from 0 to {len(names) - 1}, the place of a"
-            " task in only="
+            f"index={options.index}: expected the position of a task in only=, a number from 0 to"
+            f" {len(names) - 1}"
         )
-    # the metrics of the plugin are known from here on
+    # running the plugin declares its metrics, which the choice of the best tried values may need
     options.unread.run_plugin()
     folder = Path(options.out) / (options.name or Path(options.recipe or "").stem)
     tasks, name = record.read(folder).by_name, names[options.index]

@@ -37,8 +37,9 @@ PR_SET_PDEATHSIG = 1
 # status is at most 255.
 LOST = 256
 PATIENCE = 5.0  # seconds that the warm process has to kill a task before it is killed too
-# Variables that libraries read again in each task. All others may have been used by an import.
-READ_LATE = ("CUDA_VISIBLE_DEVICES",)
+# Environment variables that may differ between tasks, because libraries read them only after the
+# imports. An import may have used any other variable.
+TASK_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
 # A service manager may send these signals to every process. Tasks then save a checkpoint, so the
 # warm process must stay alive.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -108,9 +109,9 @@ class WarmProcess:
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Return whether this process can fork a task with these environment variables.
 
-        All variables must be equal except `READ_LATE`, because an import may have read them.
+        All variables must be equal except `TASK_VARIABLES`, because an import may have read them.
         """
-        names = (self.environment.keys() | environment.keys()) - {*READ_LATE}
+        names = (self.environment.keys() | environment.keys()) - {*TASK_VARIABLES}
         return all(self.environment.get(name) == environment.get(name) for name in names)
 
     def start(
@@ -120,11 +121,15 @@ class WarmProcess:
 
         Args:
             options: Words of the command line after `ssl-vit`.
-            environment: Environment variables of the task (`suits`).
+            environment: Environment variables of the task. They must be equal to the variables of
+                the warm process, except CUDA_VISIBLE_DEVICES (see `suits`).
             log: File that the output is appended to.
+
+        Returns:
+            The task, which starts once the warm process has imported its modules.
         """
         self.requests += 1
-        variables = {key: environment[key] for key in READ_LATE if key in environment}
+        variables = {key: environment[key] for key in TASK_VARIABLES if key in environment}
         paths = {"log": str(log.resolve()), "cwd": str(Path.cwd())}
         request = {"start": self.requests, "options": [*options], "environment": variables}
         self.send(request | paths)
@@ -139,9 +144,11 @@ class WarmProcess:
                 self.receive()
 
     def receive(self) -> None:
-        """Read the messages of the warm process: which tasks have ended, or why it cannot fork.
+        """Read the messages that the warm process has sent, without waiting for further messages.
 
-        If the warm process has ended, all its tasks are lost.
+        The first message says that the imports are done, and gives the reason if forks are not safe
+        on this machine. Each further message says that a task has ended. If the warm process itself
+        has ended, all its tasks are lost.
         """
         if self.lost is not None:
             return
@@ -150,7 +157,7 @@ class WarmProcess:
                 message = json.loads(self.connection.recv_bytes())
                 if "ended" in message:
                     self.statuses[message["ended"]] = message["status"]
-                elif message["refusal"] is None:
+                elif message["refusal"] is None:  # forks are safe
                     self.ready = True
                 else:
                     self.can_fork = False
@@ -251,17 +258,20 @@ def module_names() -> list[str]:
 def import_all() -> str | None:
     """Import the modules that runs import, and check whether a fork is still safe.
 
+    A fork is not safe once an import has started threads or initialised CUDA.
+
     Returns:
         Why a fork is not safe, or None if it is safe.
     """
-    for name in WITH_OPENBLAS:
+    for name in WITH_OPENBLAS:  # before counting, because a fork restarts OpenBLAS's threads
         importlib.import_module(name)
     threads_before = count_threads()
     for name in module_names():
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # otherwise garbage collection in a task would copy the memory of all imports
-    for name in count_threads() - threads_before:
+    new_threads = count_threads() - threads_before  # the difference of two counters of names
+    for name in new_threads:
         if name not in FORK_SAFE_THREADS:
             return f"an import started the thread {name}"
     if "/libcuda.so" in Path("/proc/self/maps").read_text():
@@ -330,8 +340,8 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
 def prepare_fork(request: Mapping[str, Any]) -> None:
     """Give this forked process the state that a new `python -P -m ssl_vit OPTIONS` starts with.
 
-    Output goes to the log of the task. The session, folder, environment variables, NumPy's random
-    state and `sys.argv` are set.
+    Output goes to the log of the task. The task gets its own session, working directory, NumPy seed
+    and `sys.argv`. CUDA_VISIBLE_DEVICES is set anew, because CUDA reads it only after the imports.
 
     Args:
         request: Request with `log`, `cwd`, `environment` and `options`, from `WarmProcess.start`.
@@ -342,7 +352,7 @@ def prepare_fork(request: Mapping[str, Any]) -> None:
     os.close(log)
     os.setsid()
     os.chdir(request["cwd"])
-    for key in READ_LATE:
+    for key in TASK_VARIABLES:
         os.environ.pop(key, None)
     os.environ.update(request["environment"])
     importlib.import_module("numpy").random.seed()  # Python seeds its own generator after a fork
@@ -355,7 +365,10 @@ def run_tool() -> None:
 
 
 def main(descriptor: int) -> None:
-    """Import modules, then fork tasks. In a forked task, run the tool and exit as usual.
+    """Run the warm process: import modules, then fork a task for each request of the study.
+
+    In a forked task, this function runs the tool of the task and returns when the tool ends. In the
+    warm process, it does not return.
 
     Args:
         descriptor: File descriptor of the connection to the study's process.
@@ -363,19 +376,21 @@ def main(descriptor: int) -> None:
     # must be set before torch is imported, as in `ssl_vit.__main__`
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
-    die = dies_with_us() or os.abort
+    # outside Linux, where a child cannot end with its parent, no task may be forked
+    end_with_parent = dies_with_us() or os.abort
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
     os.close(os.pidfd_open(os.getpid()))  # raises if the kernel has no pidfd
-    refusal = import_all()
-    connection.send_bytes(json.dumps({"refusal": refusal}).encode())
+    why_unsafe = import_all()
+    connection.send_bytes(json.dumps({"refusal": why_unsafe}).encode())
 
-    def begin() -> None:
-        die()
+    def begin_task() -> None:
+        end_with_parent()
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    prepare_fork(serve(connection, begin))
+    request = serve(connection, begin_task)  # returns only in a forked task
+    prepare_fork(request)
     run_tool()
 
 

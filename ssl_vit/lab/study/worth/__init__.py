@@ -84,16 +84,21 @@ class WorthPlan(Record):
 
 
 def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) -> WorthPlan:
-    """Plan the study for the options of a command.
+    """Plan the study for the options of a command, and write the plan to worth.json.
 
-    An existing plan in the study's folder is used again if the options are the same. If only the
-    hours differ and a task has finished, the plan is kept with the new hours.
+    The plan needs the times of training steps, which are measured unless `may_time` is False.
+    Without `may_time`, only an existing plan can be used. An existing plan in the study's folder is
+    used again if the options are the same. If only the hours differ and a task has finished, the
+    plan keeps its seeds and steps, and gets the new hours.
 
     Args:
         given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
         options: Options of the study tool. With `check`, no file is written.
         folder: Folder of the study.
         may_time: Whether steps may be timed.
+
+    Returns:
+        The plan, with the lines that are not printed yet.
 
     Raises:
         UserError: An option is wrong, there are too few images or hours, another study is running
@@ -103,13 +108,16 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
     path, words = folder / FILE, write_all(given)
     if options.launcher != "local":
         words.append(f"launcher={options.launcher}")
-    before = _read_plan(path, words, hours)
-    if before is not None:
-        return before
+    existing_plan = _read_plan(path, words, hours)
+    if existing_plan is not None:
+        return existing_plan
     if not may_time:
-        text = "to plan this study, a few steps must be timed, which dry=true and `plan` do not do"
-        remedy = "Use --check. On a cluster, type this in a job with the resources of a task"
-        raise UserError(f"recipe={NAME}: {text}. {remedy}.")
+        text = "this study can be planned only after timing a few training steps, which dry=true"
+        remedy = "To time the steps and see the plan, type the command of the study with --check."
+        raise UserError(
+            f"recipe={NAME}: {text} and the plan tool do not do. {remedy} On a cluster, do so in a"
+            " job that has the resources of a single task."
+        )
     if is_held(folder) and not options.check:
         raise UserError(
             f"{folder}: a study with other options is running in this folder. Use another name=."
@@ -117,18 +125,23 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
     planned, printed = _plan(given, options, hours, words)
     if not options.check:
         with lock(folder):  # another command may have planned or started meanwhile
-            if (before := _read_plan(path, words, hours)) is not None:
-                return before
+            existing_plan = _read_plan(path, words, hours)
+            if existing_plan is not None:
+                return existing_plan
             write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
-            (folder / budget.FILE).unlink(missing_ok=True)  # written for an earlier plan
-    return planned.model_copy(update={"lines": planned.lines[printed:]})
+            # hours.json, if there is one, was written for an earlier plan
+            (folder / budget.FILE).unlink(missing_ok=True)
+    unprinted_lines = planned.lines[printed:]
+    return planned.model_copy(update={"lines": unprinted_lines})
 
 
 def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | None:
     """Return the existing plan for the same options, or None if a new plan is needed.
 
-    A plan for fewer hours is used again only if a run has finished. The plan then gets the new
-    hours.
+    - With the same hours, the plan is used again.
+    - With other hours, and before any run has finished, a new plan is needed.
+    - With more hours, and after a run has finished, the plan is used again with the new hours.
+    - With fewer hours, and after a run has finished, the hours are refused.
 
     Args:
         path: Path of worth.json.
@@ -140,24 +153,24 @@ def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | No
     """
     if not path.exists():
         return None
-    before = records.require(path, WorthPlan, "remove the file to plan again")
-    if before.words != [*words]:
+    recorded = records.require(path, WorthPlan, "remove the file to plan again")
+    if recorded.words != [*words]:
         return None
-    if before.hours == hours:
-        return before
+    if recorded.hours == hours:
+        return recorded
     if not any(path.parent.glob(f"*/{RESULT}")):
         return None
-    if hours < before.hours:  # otherwise a user could stop as soon as the results look good
+    if hours < recorded.hours:  # otherwise a user could stop as soon as the results look good
         raise UserError(
-            f"hours={hours:g}: this study was planned for {before.hours:g} hours, and some runs"
-            f" have finished. Use hours={before.hours:g} or more."
+            f"hours={hours:g}: this study was planned for {recorded.hours:g} hours, and some runs"
+            f" have finished. Use hours={recorded.hours:g} or more."
         )
-    before.lines.insert(
+    recorded.lines.insert(
         0,
-        f"planned     for hours={before.hours:g}. hours={hours:g} changes neither tries nor steps"
-        " (use another name= for a new plan)",
+        f"planned     for hours={recorded.hours:g}. With hours={hours:g}, the planned learning"
+        " rates and steps stay the same. For a new plan, use another name=.",
     )
-    return before.model_copy(update={"hours": hours})
+    return recorded.model_copy(update={"hours": hours})
 
 
 def _plan(
@@ -229,16 +242,20 @@ def _expected(setup: StudySetup, size: StudySize, speed: RunSpeed) -> dict[str, 
 def _pace_line(speed: RunSpeed, spent: float) -> str:
     """Describe the measured speed of runs and the machine in a line.
 
+    Besides its steps, a run takes time for its start, for preparing the images and for evaluations,
+    which the line gives for each kind of run.
+
     Args:
         speed: Measured speed.
         spent: Seconds that the measurement took.
     """
     steps = [f"{kind} {clock.step:.3g} s" for kind, clock in speed.clocks.items() if clock.step]
-    rest = [f"{kind} {clock.rest:.0f} s" for kind, clock in speed.clocks.items()]
+    rests = [f"{kind} {clock.rest:.0f} s" for kind, clock in speed.clocks.items()]
     at_once = f"{speed.parallel} tasks at once" if speed.parallel > 1 else "one task at a time"
     machine = f"{cpu_model()}, {cores()} cores, GPUs {', '.join(usable_gpus()) or 'none'}"
     load = f"load average {os.getloadavg()[0]:.1f}"
     text = (
-        f"{at_once}. A step takes: {', '.join(steps)}. The rest of a run takes: {', '.join(rest)}"
+        f"{at_once}. A step takes: {', '.join(steps)}. Start, preparation and evaluations of a run"
+        f" take: {', '.join(rests)}"
     )
     return f"measured    in {spent:.0f} s on {machine}, {load}: {text}"

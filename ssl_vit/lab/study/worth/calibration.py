@@ -87,7 +87,7 @@ class Timer:
     def measure(
         self, options: Values, images: int, parallelism: Parallelism, devices: Sequence[str]
     ) -> dict[str, float]:
-        """Time the steps of several runs at once, and return the mean of each measured value.
+        """Time the steps of several runs at once, and return the mean times over the runs.
 
         Args:
             options: Options of the runs.
@@ -96,7 +96,10 @@ class Timer:
             devices: GPUs to distribute the runs over. Empty for the CPU.
 
         Returns:
-            `{measured value: mean over the runs}`, as `jobs.calibration.measure` names the values.
+            Mean seconds of an optimiser step (`step`), of the forward pass of a held-out image
+                (`forward`), of decoding an image (`decode`), and of the preparation before the
+                first step (`set_up`). `resident` is not 0 if the runs keep all training images
+                decoded in memory.
 
         Raises:
             UserError: A run fails.
@@ -129,12 +132,12 @@ class Timer:
 
 
 def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Parallelism]:
-    """Return the possible numbers of tasks at once with their threads, most tasks first.
+    """Return the candidates for the number of tasks at once, with threads for each, most first.
 
     With GPUs, each GPU runs one task. Without GPUs, memory and cores limit the number of tasks.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study. Its recipe may fix the number of threads (`compute.threads`).
         parallel: Number of tasks at once if the user sets this number, else None.
     """
     cpu_cores, devices = cores(), usable_gpus()
@@ -146,30 +149,37 @@ def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Paralleli
     else:
         memory = memory_need(setup.recipe, gpu=False)  # of one task
         most = max(1, min(cpu_cores // (fixed_threads or 1), usable_memory() // memory))
-        counts = {most} if fixed_threads else {most, min(most, WIDEST), 1}
+        counts = {most}
+        if not fixed_threads:  # fewer tasks with several threads each may be faster
+            counts |= {min(most, WIDEST), 1}
     possible = [Parallelism(count, fixed_threads or max(1, cpu_cores // count)) for count in counts]
     return sorted(possible, reverse=True)
 
 
 def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed:
-    """Time the runs of a study, and return the fastest number of runs at once with its speed.
+    """Time the runs of a study, and return the number of runs at once with which it ends first.
 
-    Every kind of run is timed with the largest number of runs at once. With each smaller number,
-    only pre-training is timed. All kinds of runs are assumed to change by the same ratio.
+    Every kind of run, such as fine-tuning, is timed with the largest number of runs at once. With
+    each smaller number, only pre-training is timed, and the times of the other kinds are scaled:
+    they are assumed to change by the same ratio as pre-training.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         timer: Process that times steps.
         parallel: Number of runs at once if the user sets this number, else None.
+
+    Returns:
+        The number of runs at once, and the seconds of each kind of run with this number.
 
     Raises:
         UserError: A run fails.
     """
-    first, *others = list_parallelisms(setup, parallel)
-    timed = {kind: _time(setup, timer, kind, first) for kind in kinds_of(setup)}
-    speeds = [RunSpeed(_clocks(setup, timed, timer.imports, first), first.parallel)]
+    largest, *others = list_parallelisms(setup, parallel)
+    timed = {kind: _time(setup, timer, kind, largest) for kind in kinds_of(setup)}
+    speeds = [RunSpeed(_clocks(setup, timed, timer.imports, largest), largest.parallel)]
     for parallelism in others:
         before, now = timed["pretrain"], _time(setup, timer, "pretrain", parallelism)
+        # multiply each time by the ratio of the two times of pre-training
         scaled = {
             kind: {key: times[key] * now[key] / max(1e-9, before[key]) for key in times}
             for kind, times in timed.items()
@@ -186,37 +196,39 @@ def kinds_of(setup: StudySetup) -> list[str]:
 
 
 def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[Values, float]:
-    """Return the options of a run whose steps are timed.
+    """Return the options of a run whose steps are timed in place of a run of the study.
 
-    If a step of the network would take seconds, the timed run has fewer images per step.
+    The timed run reads at most `SAMPLE` training images. If a step of the study would take seconds
+    on the CPU, a step of the timed run has fewer images.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         kind: Kind of run, such as "pretrain" or "tune".
         parallelism: Number of runs at once, and threads of each run.
 
     Returns:
-        `{key: value}` of the run, and the time of a step of the study as a multiple of the
-            time of a timed step.
+        `{key: value}` of the timed run, and the images of a step of the study divided by the
+            images of a timed step, by which the time of a step is multiplied.
     """
-    task = next(
-        task for task in tasks_of(setup, smallest_size(setup)).values() if task_kind(task) == kind
-    )
+    tasks = tasks_of(setup, smallest_size(setup)).values()
+    task = next(task for task in tasks if task_kind(task) == kind)  # all of a kind are alike
     options = plain_options(task.options)
-    if kind != TUNE_RELEASED:
+    if kind != TUNE_RELEASED:  # the task of the released encoder already names its weights
         options |= _start(setup, task)
     if task.run == "tune":  # a try with mixup reads two images for each image of a batch
         options["data.mixup"] = MIXUP[1]
-    share = SAMPLE / setup.images.train
+    share = SAMPLE / setup.images.train  # of the training images, enough for the timed steps
     if share < 1:
         options["data.share"] = float(f"{share:.4g}")
     options |= {"compute.threads": parallelism.threads}
     if usable_gpus():
         options.setdefault("compute.workers", max(1, parallelism.threads - 1))
     recipe = resolve_options(options, NAME)
-    batch, work = recipe.optim.batch, compute_network_cost(recipe).training
-    fewer = batch if work is None or usable_gpus() else min(batch, max(2, int(STEP_WORK / work)))
-    return options | {"optim.batch": fewer}, batch / fewer
+    batch = timed_batch = recipe.optim.batch
+    work = compute_network_cost(recipe).training  # multiply-adds for one image, or None
+    if work is not None and not usable_gpus():
+        timed_batch = min(batch, max(2, int(STEP_WORK / work)))
+    return options | {"optim.batch": timed_batch}, batch / timed_batch
 
 
 def _start(setup: StudySetup, task: Task) -> Values:
@@ -230,12 +242,14 @@ def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) 
     """Time a kind of run, and convert the times to the batch and the images of the study.
 
     Returns:
-        Seconds as from `jobs.calibration.measure`. `step` is a step of the study, and `set_up`
-            includes decoding the training images if they are kept in memory.
+        Seconds of a step of the study (`step`), of the forward pass of a held-out image
+            (`forward`), of decoding an image (`decode`), and of the preparation before the first
+            step (`set_up`). If all training images are kept in memory (`resident`), `set_up`
+            includes decoding them.
     """
-    options, factor = options_of(setup, kind, parallelism)
+    options, batch_ratio = options_of(setup, kind, parallelism)
     times = timer.measure(options, setup.images.train, parallelism, usable_gpus())
-    times = times | {"step": times["step"] * factor}
+    times = times | {"step": times["step"] * batch_ratio}
     if times["resident"]:
         times["set_up"] += _decoding(setup, times, parallelism)
     return times
@@ -255,8 +269,8 @@ def _clocks(
     """Return the seconds of each kind of run, per step and for everything else.
 
     Args:
-        setup: Question of the study.
-        timed: `{kind: result of _time}`.
+        setup: Setup of the study: its images, recipe and network.
+        timed: `{kind: times}`, where `times` are from `_time`.
         imports: Seconds of imports, which every task takes unless it is forked.
         parallelism: Number of runs at once, and threads of each run.
     """

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ....formatting import format_share
 from ....recipe.init_source import SCRATCH
+from ....recipe.keys import Values
 from ....recipe.words import write_all
 from ...compare import FEWEST
 from ..hours import Group
@@ -64,7 +65,7 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
     """Build a study of a given size, as a mapping with the structure of a study file.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         size: Size of the study.
         hours: Hours that the study may take, for its texts.
     """
@@ -119,9 +120,11 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
 
 
 def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
-    """Return the facts from which lab/answer.py writes the answer: network, lengths and commands.
+    """Return the facts that the report needs to answer whether pre-training helps.
 
-    The commands are `pretrain` and `study`, each with an option per line.
+    lab/answer.py writes the answer at the top of the report from these names, lengths and commands.
+    The commands are those of the `pretrain` and the `study` tool, each with an option per line.
+    `other` says what pre-training is compared with, and `init` is empty without such an encoder.
     """
     start = {"init": setup.init} if setup.init else {}
     fine_steps = setup.fine_steps(size.steps)
@@ -133,7 +136,7 @@ def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
         "network": setup.network,
         "released": setup.released.network if setup.released else "",
         "steps": f"{size.steps:,}",
-        "epochs": setup.epochs(size.steps).removesuffix(" epochs"),
+        "epochs": setup.num_epochs(size.steps),
         "fine_steps": f"{fine_steps:,}",
         "fine_epochs": f"{fine_steps * setup.batch // setup.images.labelled:,}",
         "pretrain": "\n".join([f"recipe={setup.objective}", *write_all(options)]),
@@ -151,39 +154,46 @@ def _pretraining(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]
     """Return the options of pre-training.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         steps: Steps of pre-training.
         factor: Factor for the recipe's learning rate.
     """
     optim = setup.recipe.optim
     options: dict[str, Any] = {"recipe": setup.objective, **setup.pretraining_options}
-    rate, warmup = factor * optim.lr, optim.warmup / optim.steps
+    rate = factor * optim.lr
+    warmup = optim.warmup / optim.steps  # as a share of the steps
     if setup.init:  # docs/further.md recommends a tenth of the learning rate and a long warm-up
         options["init"] = setup.init
-        rate, warmup = rate / 10, 1 / 5
+        rate /= 10
+        warmup = 1 / 5
     if rate != optim.lr:
         options["optim.lr"] = float(f"{rate:.3g}")
     return options | _length(steps, warmup)
 
 
 def _supervised(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
-    """Return the options of supervised training that costs as much as pre-training.
+    """Return the options of supervised training that costs as many exaFLOP as pre-training.
+
+    It mixes images (mixup and cutmix), and a ninth of its steps are warm-up, as in
+    `recipe=supervised`.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         steps: Steps of pre-training.
         factor: Factor for the learning rate of `recipe=supervised`.
     """
     options: dict[str, Any] = {"recipe": "supervised", "supervised.pool": setup.pool, **MIXED}
     if factor != 1:
         options["optim.lr"] = float(f"{factor * _supervised_rate():.3g}")
-    return options | setup.model | _length(round(steps * setup.supervised_ratio), 1 / 9)
+    # supervised_ratio: steps of supervised training that cost as much as a step of pre-training
+    supervised_steps = round(steps * setup.supervised_ratio)
+    return options | setup.model | _length(supervised_steps, 1 / 9)
 
 
 @functools.cache
 def _supervised_rate() -> float:
     """Return the learning rate of `recipe=supervised`."""
-    return resolve_options({"recipe": "supervised"}, "", here=False).optim.lr
+    return resolve_options({"recipe": "supervised"}, "", check_images=False).optim.lr
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:
@@ -205,37 +215,39 @@ def _length(steps: int, warmup: float) -> dict[str, int]:
 def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> dict[str, Any]:
     """Return the settings of the compared arms, as the axis of a study file.
 
+    An arm is one of the ways to train that the study compares: with pre-training (such as `mae`),
+    without it (`scratch`, or `start` if an encoder is given), or from a released encoder.
+
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         size: Size of the study.
         parts: Suffixes of the fine-tunings: `""` with all labels, `"_fewer"` with shares of them.
 
     Returns:
-        `{arm: {run: settings}}`. A reference such as {pretrain} stands for the weights of that run.
+        `{arm: {run: settings}}`, for example `{"mae": {"final": {"init": "{pretrain}"}}}`, where
+            `{pretrain}` stands for the weights of run `pretrain`.
     """
     objective, baseline = setup.arms
-    rates, baseline_rates = RATES[size.tries]
-    mixed: dict[str, Any] = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
-    several = len(size.rates) > 1
+    rates, scratch_rates = RATES[size.tries]
     arms: dict[str, Any] = {objective: {}, baseline: {}}
     if size.frozen:
         arms[objective]["frozen"] = {"init": "{pretrain}"}
         arms[baseline]["frozen"] = {"init": setup.init or "{own}"}
     for part in parts:
-        tries: dict[str, Any] = {"optim.lr": rates, **mixed}
-        start = {"init": "{pretrain}"}
-        if several:  # the final run takes the best of several pre-trainings
+        start: Values = {"init": "{pretrain}"}
+        tries: Values = {"optim.lr": rates}
+        if len(size.rates) > 1:  # pre-trainings with several learning rates, the best is chosen
             start = {}
-            tries = {"init": [f"{{pretrain{end}}}" for end in size.rates], **tries}
-        arms[objective] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
-        if setup.init:
+            tries = {"init": [f"{{pretrain{suffix}}}" for suffix in size.rates], **tries}
+        arms[objective] |= _fine_tuning(part, start, tries, size)
+        if setup.init:  # the arm `start` fine-tunes the given encoder
             start = {"init": setup.init}
-            tries = {"optim.lr": START_RATES if several else rates, **mixed}
-        else:
+            tries = {"optim.lr": _encoder_rates(size)}
+        else:  # the arm `scratch` may first have supervised training, which is the run `own`
             start = setup.model
-            ways = [SCRATCH, *(f"{{own{part}{end}}}" for end in size.rates)]
-            tries = {"init": ways, "optim.lr": baseline_rates, **mixed}
-        arms[baseline] |= {f"tune{part}": start | {"try": tries}, f"final{part}": start}
+            supervised = [f"{{own{part}{suffix}}}" for suffix in size.rates]
+            tries = {"init": [SCRATCH, *supervised], "optim.lr": scratch_rates}
+        arms[baseline] |= _fine_tuning(part, start, tries, size)
     if setup.released:
         for arm in arms.values():
             arm["all"] = setup.network_options
@@ -248,18 +260,43 @@ def _released(
 ) -> dict[str, Any]:
     """Return `{run: settings}` of the arm that fine-tunes a released encoder.
 
-    `_arms` describes the arguments.
+    Args:
+        released: The encoder.
+        size: Size of the study.
+        parts: Suffixes of the fine-tunings: `""` with all labels, `"_fewer"` with shares of them.
     """
-    rates = START_RATES if len(size.rates) > 1 else RATES[size.tries][0]
-    mixed = {} if size.tries == min(RATES) else {"data.mixup": MIXUP}
-    final = {**released.options, "supervised.pool": released.pool}
-    tune = final | {"try": {"optim.lr": rates, **mixed}}
+    start = {**released.options, "supervised.pool": released.pool}
+    tries = {"optim.lr": _encoder_rates(size)}
     runs: dict[str, Any] = {}
     for part in parts:
-        runs |= {f"tune{part}": tune, f"final{part}": final}
+        runs |= _fine_tuning(part, start, tries, size)
     if size.frozen:
         runs["frozen"] = {**released.options, "probe.pool": released.pool}
     return runs
+
+
+def _encoder_rates(size: StudySize) -> list[float]:
+    """Return the learning rates of fine-tuning to try for an encoder that exists already.
+
+    If the other arm tries several pre-trainings, more rates make the numbers of tries equal.
+    """
+    return START_RATES if len(size.rates) > 1 else RATES[size.tries][0]
+
+
+def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> dict[str, Any]:
+    """Return `{run: settings}` of the tries of fine-tuning and of the run with the best values.
+
+    In all but the smallest study, each setting is tried with and without mixup.
+
+    Args:
+        part: Suffix of the runs' names: `""` with all labels, `"_fewer"` with shares of them.
+        start: Options of both runs, such as the initial weights.
+        tries: `{key: values to try}`.
+        size: Size of the study.
+    """
+    if size.tries > min(RATES):
+        tries = tries | {"data.mixup": MIXUP}
+    return {f"tune{part}": start | {"try": tries}, f"final{part}": start}
 
 
 def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
@@ -301,12 +338,11 @@ def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
             f" compares {RELEASED} with the better of the other two arms. This comparison is not a"
             " part of the primary claim, and the interval allows for the choice between two arms."
         )
-    untested = "another network, image size or objective"
-    if not setup.released:
-        untested += ", or a released encoder"
+    else:
+        yield "The study does not compare pre-training with a released encoder."
     yield (
-        f"The study does not show what more hours, {untested} would reach. All test images are from"
-        " this folder."
+        "The study does not show what more hours, another network, another image size or another"
+        " objective would reach. All test images are from this folder."
     )
 
 
@@ -314,17 +350,19 @@ def order_groups(tasks: Tasks, frozen_first: bool) -> list[Group]:
     """Return the groups of tasks in the order in which they run.
 
     Tuning and the first three seeds always run. Each further seed, each share of the labels and the
-    frozen encoders are a group that runs only if the hours allow it.
+    evaluations of frozen encoders are groups that run only if there is time, in this order.
 
     Args:
         tasks: All tasks of the study.
-        frozen_first: Whether the frozen encoders of a seed belong to the group of the seed.
+        frozen_first: Whether the evaluations of frozen encoders belong to the group of their seed,
+            because they take little time. Otherwise they are a group of their own, the last one.
     """
     groups: dict[str, Group] = {}
     for task in tasks.values():
         name, kind = _group(task, frozen_first)
         groups.setdefault(name, Group(name=name, kind=kind, tasks=[])).tasks.append(task.name)
     kinds = ["", "seeds", "shares", "frozen"]  # groups of the kind "" always run
+    # tuning comes first, because every seed needs the values that it chooses
     return sorted(
         groups.values(), key=lambda group: (kinds.index(group.kind), group.name != "tuning")
     )
@@ -333,7 +371,14 @@ def order_groups(tasks: Tasks, frozen_first: bool) -> list[Group]:
 def _group(task: Task, frozen_first: bool) -> tuple[str, str]:
     """Return the name and the kind of the group of tasks that a task belongs to.
 
-    The kind is `""` for a group that always runs.
+    Args:
+        task: Task of the study.
+        frozen_first: Whether an evaluation of a frozen encoder belongs to the group of its seed.
+
+    Returns:
+        The name, such as "seed 3", and the kind: `""` for tuning and the first three seeds, which
+            always run, `seeds` for each further seed, `shares` for each share of the labels, or
+            `frozen`.
     """
     if task.run == "frozen" and not frozen_first:
         return "frozen encoders", "frozen"
@@ -341,4 +386,5 @@ def _group(task: Task, frozen_first: bool) -> tuple[str, str]:
         return f"{task.at['share']} of the labels", "shares"
     if task.seed == TUNING_SEED:
         return "tuning", ""
-    return f"seed {task.seed}", "" if task.seed < FEWEST else "seeds"
+    is_required = task.seed < FEWEST
+    return f"seed {task.seed}", "" if is_required else "seeds"

@@ -59,7 +59,7 @@ class Network(NamedTuple):
 
 
 class NetworkChoice(NamedTuple):
-    """Choice of a network: the question with the network, the speed of the runs, and the reason."""
+    """Choice of a network: the setup with the network, the speed of the runs, and the reason."""
 
     setup: StudySetup
     speed: RunSpeed
@@ -73,19 +73,20 @@ def is_fixed(given: Mapping[str, Any], key: str) -> bool:
     return any(name == key or name.startswith(f"{key}.") for name in given)
 
 
-def networks(given: Values, side: int, free: bool = False) -> list[Network]:
+def networks(given: Values, side: int, ignore_given: bool = False) -> list[Network]:
     """Return the possible networks at the possible image sizes, the largest first.
 
     Args:
         given: Options of the user. A network or an image size that the user sets is kept.
         side: Shorter side of the images in pixels. No image is enlarged.
-        free: Whether to ignore the network and the image size that the user sets.
+        ignore_given: Whether to ignore the network and the image size that the user sets.
     """
+    # None keeps what the user sets
     sizes: Sequence[int | None] = [size for size in SIZES if size <= side] or [SIZES[-1]]
     models: Sequence[str | None] = MODELS
-    if not free and is_fixed(given, "data.size"):
+    if not ignore_given and is_fixed(given, "data.size"):
         sizes = [None]
-    if not free and is_fixed(given, "model"):
+    if not ignore_given and is_fixed(given, "model"):
         models = [None]
     choices = []
     for size in sizes:
@@ -99,22 +100,26 @@ def networks(given: Values, side: int, free: bool = False) -> list[Network]:
 
 
 def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | None:
-    """Return the multiply-adds of the forward pass of an image.
+    """Return the multiply-adds of the forward pass of an image, or None if the network is unsuited.
 
     Args:
         given: Options of the user.
         options: Options that choose the network and the image size.
 
     Returns:
-        Multiply-adds, or None if the patches do not suit the image size.
+        Multiply-adds of the encoder. None if the patches do not divide the image size, or if
+            `options` choose a network with fewer than 16 or more than 256 patches per image.
     """
     kept = {key: given[key] for key in given if key in NETWORK_KEYS or key.startswith("model")}
     if any(key == "model" for key, _ in options):  # the user's network is replaced
         kept = {key: kept[key] for key in kept if not key.startswith(("model", "init"))}
     try:
-        recipe = resolve_options({"recipe": "evaluate"} | kept | dict(options), "", here=False)
+        recipe = resolve_options(
+            {"recipe": "evaluate"} | kept | dict(options), "", check_images=False
+        )
     except UserError:  # the patches do not divide the size
         return None
+    # a network that the user or the recipe chooses may have any number of patches
     if options and not recipe.model.convolutional and recipe.patches not in PATCHES:
         return None
     return float(compute_network_cost(recipe).features or 0)
@@ -136,7 +141,7 @@ def choose(
         given: Options of the user.
         images: Images of the study.
         hours: Hours that the study may take.
-        calibrate: Function that times the runs of a question.
+        calibrate: Function that times the runs of a study.
         clock: Function that returns seconds.
 
     Raises:
@@ -157,12 +162,15 @@ def choose(
         return NetworkChoice(setup, speed, _reason(search, chosen, choices))
     error = too_few_hours(setup, hours, speed)
     smaller = [
-        network for network in networks(given, images.side, free=True) if network.work < chosen.work
+        network
+        for network in networks(given, images.side, ignore_given=True)
+        if network.work < chosen.work
     ]
     if smaller and "init" not in given:
         alternative = search.largest(smaller, 1)
         if search.needed(alternative) <= hours:
-            error = f"{error} Or use {alternative.words}, which fits into {hours:g} hours."
+            error = f"{error} Or use a smaller network that fits into {hours:g} hours:"
+            error = f"{error} {alternative.words}."
     raise UserError(error)
 
 
@@ -178,7 +186,7 @@ def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> s
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
         return f"network     {setup.network}: the network of init="
-    if not chosen.options:
+    if not chosen.options:  # the user fixes both model and size, or it is the recipe's network
         source = " and ".join(fixed) if fixed else f"recipe={setup.objective}"
         return f"network     {setup.network}: the network of {source}"
     kind = "GPU" if usable_gpus() else "CPU"
@@ -197,7 +205,7 @@ class _Search:
     """Search that times networks until the largest network that fits is known.
 
     Attributes:
-        timed: `{network: (question, speed of the runs)}`.
+        timed: `{network: (setup of the study, speed of the runs)}`.
     """
 
     def __init__(
@@ -216,14 +224,19 @@ class _Search:
     def largest(self, choices: Sequence[Network], room: float) -> Network:
         """Return the largest network whose smallest study fits `room` times into the hours.
 
-        The method times the network that seems to be the answer, until the answer has been timed.
-        If no network fits, the answer is the smallest network. If there is no time to time another
-        network, the answer is the largest timed network whose smallest study fits once, or else the
-        smallest timed network.
+        1. Estimate for each network the hours of its smallest study, from the networks timed so
+           far, and choose the largest network that fits. If none fits, choose the smallest.
+        2. If the chosen network has been timed, return it.
+        3. Otherwise time it, and repeat.
+
+        After `MEASURED` networks or `LIMIT` seconds no further network is timed. Then the result is
+        the largest timed network whose smallest study fits into the hours once. If none fits, it is
+        the smallest timed network.
 
         Args:
             choices: Networks, the largest first.
-            room: How often the smallest study must fit into the hours.
+            room: Number of times that the smallest study must fit into the hours. 2 leaves half of
+                the hours for a larger study.
         """
         while True:
             fits = (network for network in choices if room * self.needed(network) <= self.hours)
@@ -231,25 +244,25 @@ class _Search:
             if chosen in self.timed:
                 return chosen
             timed = [network for network in choices if network in self.timed]
-            is_over = len(self.timed) >= MEASURED or self.clock() - self.began > LIMIT
-            if timed and is_over:
+            may_time_more = len(self.timed) < MEASURED and self.clock() - self.began <= LIMIT
+            if timed and not may_time_more:
                 fits = (network for network in timed if self.needed(network) <= self.hours)
                 return next(fits, timed[-1])
             setup = self.setup(chosen)
             self.timed[chosen] = setup, self.calibrate(setup)
 
     def setup(self, network: Network) -> StudySetup:
-        """Return the question with a network."""
+        """Return the setup of the study with a network."""
         kept = dict(self.given)
         if any(key == "model" for key, _ in network.options):
             kept = {key: kept[key] for key in kept if not key.startswith("model")}
         return build_setup(kept | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
-        """Return the fewest hours that can answer the question with a network.
+        """Return the hours of the smallest study with a network.
 
         The speed of a network that has not been timed is estimated from the timed network with the
-        most similar work, or guessed if no network has been timed.
+        most similar work (multiply-adds per image), or guessed if no network has been timed.
         """
         if network in self.timed:
             return hours_needed(*self.timed[network])
@@ -261,6 +274,7 @@ class _Search:
                 self.guess = self._guess(network)
             nearest, setup, speed = self.guess
         ratio = network.work / nearest.work if nearest.work else 1.0
+        # a released encoder is the same next to every network, so its time does not change
         clocks = {
             kind: clock if kind.endswith(RELEASED) else clock._replace(step=clock.step * ratio)
             for kind, clock in speed.clocks.items()
@@ -268,12 +282,15 @@ class _Search:
         return hours_needed(setup, speed._replace(clocks=clocks))
 
     def _guess(self, network: Network) -> tuple[Network, StudySetup, RunSpeed]:
-        """Guess how fast the runs of a network are, before anything is timed."""
+        """Guess how fast the runs of a network are, before anything is timed.
+
+        Returns:
+            The network, the setup of its study, and the guessed speed: the same seconds for every
+                kind of run, with one run at a time.
+        """
         setup = self.setup(network)
+        # a step is the forward and backward pass of a batch
         work = TRAINING * network.work * setup.recipe.optim.batch
-        clock = RunSeconds(work / (GUESSED_RATE * cores()), GUESSED_REST)
-        return (
-            network,
-            setup,
-            RunSpeed(dict.fromkeys(steps_of(setup, smallest_size(setup)), clock), 1),
-        )
+        clock = RunSeconds(step=work / (GUESSED_RATE * cores()), rest=GUESSED_REST)
+        kinds = steps_of(setup, smallest_size(setup))
+        return network, setup, RunSpeed(dict.fromkeys(kinds, clock), parallel=1)

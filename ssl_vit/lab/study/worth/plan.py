@@ -26,7 +26,8 @@ RESERVE = 0.1  # share of the hours that tries and steps leave for further seeds
 SEEDS_BEFORE_RATES = 5  # seeds that matter more than other learning rates of pre-training
 ASSUMED_SDS = (0.3, 0.7, 1.2)  # standard deviations of paired differences over seeds, in points
 ASSUMED_SEEDS = (3, 5, 8)
-ASSUMED_APART = 0.2  # share of the test images that exactly one of two arms classifies correctly
+# assumed share of the test images that exactly one of two arms classifies correctly
+SHARE_ONE_RIGHT = 0.2
 
 
 class RunSeconds(NamedTuple):
@@ -34,6 +35,13 @@ class RunSeconds(NamedTuple):
 
     step: float
     rest: float
+
+
+class ScheduledTask(NamedTuple):
+    """Kind of a task, such as "tune", and the names of the tasks that must end before it."""
+
+    kind: str
+    needs: tuple[str, ...]
 
 
 class RunSpeed(NamedTuple):
@@ -61,11 +69,12 @@ def seconds_of(kind: str, clocks: Mapping[str, RunSeconds], steps: int) -> float
 def seconds(setup: StudySetup, size: StudySize, speed: RunSpeed) -> float:
     """Return the seconds that a study takes."""
     schedule, steps = _schedule(setup, size), steps_of(setup, size)
-    takes = {
-        name: seconds_of(kind, speed.clocks, steps[kind]) for name, (kind, _) in schedule.items()
+    durations = {
+        name: seconds_of(task.kind, speed.clocks, steps[task.kind])
+        for name, task in schedule.items()
     }
-    needs = {name: needed for name, (_, needed) in schedule.items()}
-    return makespan(schedule, needs, takes, speed.parallel)
+    needs = {name: task.needs for name, task in schedule.items()}
+    return makespan(schedule, needs, durations, speed.parallel)
 
 
 def steps_of(setup: StudySetup, size: StudySize) -> dict[str, int]:
@@ -76,19 +85,21 @@ def steps_of(setup: StudySetup, size: StudySize) -> dict[str, int]:
     return steps | {f"{kind} {RELEASED}": steps[kind] for kind in ("tune", "final", "frozen")}
 
 
-_SCHEDULES: dict[tuple[Any, ...], dict[str, tuple[str, tuple[str, ...]]]] = {}
+_SCHEDULES: dict[tuple[Any, ...], dict[str, ScheduledTask]] = {}
 
 
-def _schedule(setup: StudySetup, size: StudySize) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Return `{task: (kind, needed tasks)}` of all tasks that a study runs.
+def _schedule(setup: StudySetup, size: StudySize) -> dict[str, ScheduledTask]:
+    """Return all tasks that a study runs, by name, each with its kind and the tasks that it needs.
 
-    If several learning rates are tried before fine-tuning, only the tuning seed runs all of them.
-    Studies that differ only in their steps share one cached schedule.
+    A study with three learning rates of pre-training has further runs whose names end in `_low` and
+    `_high`. Only the tuning seed runs all of them. Each other seed runs a single pre-training, the
+    one that tuning has chosen, which takes as long as the run without such an ending.
     """
+    # the schedule does not depend on the steps, so studies that differ in their steps share it
     key = (*setup.all_arms, *size._replace(steps=0))
     if key not in _SCHEDULES:
         _SCHEDULES[key] = {
-            name: (task_kind(task), task.needs)
+            name: ScheduledTask(task_kind(task), task.needs)
             for name, task in tasks_of(setup, size).items()
             if task.seed == TUNING_SEED or not task.run.endswith(("_low", "_high"))
         }
@@ -101,17 +112,20 @@ def smallest_size(setup: StudySetup) -> StudySize:
 
 
 def hours_needed(setup: StudySetup, speed: RunSpeed, spent: float = 0.0) -> float:
-    """Return the fewest hours that can answer the question, rounded up to two digits.
+    """Return the fewest hours for a study of whether pre-training helps, rounded up to two digits.
+
+    These are the hours of the smallest study, which has three seeds, and a tenth in reserve.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         speed: Speed of runs.
         spent: Seconds that planning took.
     """
     takes = max(spent, PLANNING) + seconds(setup, smallest_size(setup), speed)
     hours = takes / 3600 / (1 - RESERVE)
     unit = 10 ** (math.floor(math.log10(hours)) - 1)  # value of the second digit
-    return float(f"{math.ceil(hours / unit - 1e-9) * unit:.3g}")
+    digits = math.ceil(hours / unit - 1e-9)  # without 1e-9, a rounding error could add one
+    return float(f"{digits * unit:.3g}")
 
 
 def find_largest_size(
@@ -125,7 +139,7 @@ def find_largest_size(
     started, so they leave a tenth of the hours unused.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         hours: Hours that the study may take.
         speed: Speed of runs.
         spent: Seconds that planning took.
@@ -183,6 +197,7 @@ def _longest_that_fits(
         cost: Function that returns the hours that a study takes.
     """
     longer = range(size.steps + 1, most + 1)
+    # more steps cost more, so bisection finds how many of these lengths fit into the hours
     num_more = bisect_right(longer, hours, key=lambda steps: cost(size._replace(steps=steps)))
     return size._replace(steps=size.steps + num_more)
 
@@ -190,13 +205,14 @@ def _longest_that_fits(
 def size_with_extras(
     setup: StudySetup, size: StudySize, hours: float, speed: RunSpeed
 ) -> StudySize:
-    """Return the largest study that could fit if the machine is faster than planned.
+    """Return the size with all further groups of tasks that may fit if the machine is faster.
 
-    The study gets all seeds, the frozen encoders, and each share of the labels that fits next to
-    three seeds. While the study runs, it leaves out what does not fit into the hours.
+    The study file gets eight seeds, the frozen encoders, and each share of the labels that fits
+    into the hours together with three seeds. All groups but tuning and three seeds are optional:
+    the running study leaves out what does not fit into the hours.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         size: Size that fits into the hours at the measured speed.
         hours: Hours that the study may take.
         speed: Speed of runs.
@@ -223,7 +239,7 @@ def plan_lines(
     """Yield lines that say what the study does within the hours.
 
     Args:
-        setup: Question of the study.
+        setup: Setup of the study: its images, recipe and network.
         size: Size of the study.
         hours: Hours that the study may take.
         speed: Speed of runs.
@@ -242,11 +258,12 @@ def plan_lines(
         yield f"released    {setup.released.network}, fine-tuned like the other arms"
     if not size.frozen:
         yield "            The frozen encoders are measured only if time is left at the end."
-    if size.tries == WITH_RATES:
+    if size.tries == WITH_RATES:  # the number of tries that includes learning rates of pre-training
         yield f"rates       Three learning rates for {setup.objective} are tried."
     else:
-        most = size._replace(tries=WITH_RATES, seeds=SEEDS_BEFORE_RATES, shares=())
-        needed = (spent + seconds(setup, most, speed)) / 3600 / (1 - RESERVE)
+        # the smallest study to which `find_largest_size` gives three learning rates
+        with_rates = size._replace(tries=WITH_RATES, seeds=SEEDS_BEFORE_RATES, shares=())
+        needed = (spent + seconds(setup, with_rates, speed)) / 3600 / (1 - RESERVE)
         yield (
             f"rates       Only the recipe's learning rate for {setup.objective} is tried."
             f" Three learning rates would need about {needed:.2g} hours."
@@ -263,10 +280,10 @@ def power_lines(test: int) -> Iterator[str]:
         test: Number of test images.
     """
     # 2.8 standard errors of a paired difference: 1.96 for the 95% interval and 0.84 for 80% power
-    points = 100 * 2.8 * math.sqrt(ASSUMED_APART / test)
+    points = 100 * 2.8 * math.sqrt(SHARE_ONE_RIGHT / test)
     yield (
         f"assumed     With {test:,} test images, the study claims a difference of {points:.1f}"
-        f" points with a probability of 80%, if on {format_share(ASSUMED_APART)} of the images"
+        f" points with a probability of 80%, if on {format_share(SHARE_ONE_RIGHT)} of the images"
         " exactly one arm is right."
     )
     yield (

@@ -1,4 +1,4 @@
-"""Turn the options of `recipe=study/worth` into a question: the images, objective and arms."""
+"""Turn the options of `recipe=study/worth` into a setup: the images, objective and network."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -79,7 +79,7 @@ class StudyImages(NamedTuple):
 
 
 class StudySetup(NamedTuple):
-    """Question of the study together with the network.
+    """What a study of whether pre-training helps is about: images, recipe and network.
 
     Attributes:
         objective: Name of the pre-training recipe.
@@ -140,9 +140,10 @@ class StudySetup(NamedTuple):
 
     @property
     def least_steps(self) -> int:
-        """Fewest steps of pre-training that give `EPOCHS` epochs.
+        """Fewest steps of pre-training with which every training has at least `EPOCHS` epochs.
 
-        Without `init`, the supervised training of the arm `scratch` gets `EPOCHS` epochs too.
+        Without `init`, the arm `scratch` has supervised training that costs as much as
+        pre-training. It has `supervised_ratio` steps for each step of pre-training.
         """
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
         if self.init:
@@ -155,13 +156,20 @@ class StudySetup(NamedTuple):
         least = math.ceil(FINE_EPOCHS * self.images.labelled / self.batch)
         return max(FINE_STEPS, least, round(steps * self.fine_ratio))
 
+    def num_epochs(self, steps: int) -> str:
+        """Return the epochs of a number of pre-training steps, rounded down, such as `1,200`."""
+        return f"{math.floor(steps * self.recipe.optim.batch / self.images.train):,}"
+
     def epochs(self, steps: int) -> str:
-        """Return a number of pre-training steps as epochs in words, rounded down."""
-        return f"{math.floor(steps * self.recipe.optim.batch / self.images.train):,} epochs"
+        """Return the epochs of a number of pre-training steps in words, such as `20 epochs`."""
+        return f"{self.num_epochs(steps)} epochs"
 
 
 def sort_options(given: Values) -> tuple[Values, Values]:
     """Split the user's options into options of every run and options of pre-training alone.
+
+    Keys of images, model and computation are options of every run. Keys that only the objective
+    uses, such as `mae.rate`, are options of pre-training.
 
     Args:
         given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
@@ -175,8 +183,9 @@ def sort_options(given: Values) -> tuple[Values, Values]:
         what = "not a recipe that pre-trains without labels"
         choices = suggest(objective, filter(is_pretraining, recipe_names()))
         raise UserError(f"objective={objective}: {what}, {choices}")
-    plain = resolve_options({"recipe": objective}, NAME, here=False)
-    groups = [*SHARED, *plain.declared.groups_with(plain.target)]
+    recipe = resolve_options({"recipe": objective}, NAME, check_images=False)
+    # the groups of keys that the objective uses with its target, such as `mae` or `decoder`
+    groups = [*SHARED, *recipe.declared.groups_with(recipe.target)]
     shared: Values = {}
     pretraining: Values = {}
     for key, value in given.items():
@@ -205,31 +214,35 @@ def _is_network_key(key: str) -> bool:
 
 
 def _check_released(given: Values) -> None:
-    """Check that `released=` names weights with a description of the network.
+    """Check that `released=` names an encoder whose network can be read from the encoder itself.
+
+    For example, an export has a file that describes its network. Plain weights have none.
 
     Raises:
-        UserError: There are no such weights, or `init=` names the same weights.
+        UserError: There is no such encoder, or `init=` names the same encoder.
     """
     place = given.get(RELEASED)
     if place is None:
         return
     if place == given.get("init"):
-        raise UserError(f"{RELEASED}={place}: init= names the same encoder. Leave {RELEASED}= out.")
+        text = f"init={place} already names this encoder. Leave {RELEASED}= out."
+        raise UserError(f"{RELEASED}={place}: {text}")
     source = InitSource(place, RELEASED)
     if source.is_scratch or not source.read_description():
         raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
 
 
 def _find_released(place: str, shared: Values, size: int) -> ReleasedEncoder:
-    """Return the released encoder with the smallest image size that suits the patches.
+    """Return the released encoder and its options: the weights and the image size.
 
-    The size is a multiple of the encoder's patches, with at least `LEAST_SIDE` patches along a
-    side.
+    The image size is the study's size, rounded up to a multiple of the encoder's patches, with at
+    least `LEAST_SIDE` patches along a side. For example, patches of 14 px and images of 32 px give
+    56 px.
 
     Args:
         place: Source of the weights, as for `init=`.
         shared: Options of every run.
-        size: Side of the study's images in pixels, rounded up to whole patches.
+        size: Side of the study's images in pixels.
 
     Raises:
         UserError: The encoder does not suit the images.
@@ -242,14 +255,14 @@ def _find_released(place: str, shared: Values, size: int) -> ReleasedEncoder:
             patch = recipe.model.patch
             size = patch * max(LEAST_SIDE, math.ceil(size / patch))
         recipe = resolve_options(options | {"data.size": size}, NAME)
-    except UserError as error:
+    except UserError as error:  # name the option that the user has typed
         raise UserError(str(error).replace(f"init={place}", f"{RELEASED}={place}")) from None
     network = f"{InitSource(place).short_name} at {size} px"
     return ReleasedEncoder(place, {"init": place, "data.size": size}, recipe.pool, network)
 
 
 def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
-    """Build the question that the options ask.
+    """Build the setup of a study, with its images, recipe and network, from the user's options.
 
     Args:
         given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
@@ -268,7 +281,8 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
     recipe = resolve_options(pretraining, NAME)
     model = {} if init else _model_options(recipe, shared)
     supervised = cost({"recipe": "supervised"} | shared | model | start, NAME)
-    ratio = cost(pretraining, NAME).exaflop_a_step / supervised.exaflop_a_step
+    # steps of supervised training that cost as much as one step of pre-training
+    supervised_ratio = cost(pretraining, NAME).exaflop_per_step / supervised.exaflop_per_step
     batch = resolve_options({"recipe": "finetune"} | shared, NAME).optim.batch
     return StudySetup(
         objective=objective,
@@ -279,7 +293,8 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
         recipe=recipe,
         model=model,
         pool=recipe.pool,
-        supervised_ratio=ratio,
+        supervised_ratio=supervised_ratio,
+        # a step of fine-tuning reads another number of images than a step of pre-training
         fine_ratio=FINE * recipe.optim.batch / batch,
         batch=batch,
         command_options=given,
@@ -288,17 +303,17 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
 
 
 def _model_options(recipe: Recipe, shared: Values) -> Values:
-    """Return the options that give a run from untrained weights the network of a recipe.
+    """Return the options with which a run from untrained weights has the network of a recipe.
 
-    The options are the network's name or, if the recipe has changed a size of the named network,
-    all sizes.
+    These are the network's name, such as `model=vit_p8`, or all sizes of the network if the recipe
+    has changed a size, for example the depth.
 
     Args:
         recipe: Recipe with the network.
         shared: Options of every run.
     """
     named = {"recipe": "supervised", "model": recipe.model.name} | shared
-    if resolve_options(named, NAME, here=False).model == recipe.model:
+    if resolve_options(named, NAME, check_images=False).model == recipe.model:
         return {"model": recipe.model.name}
     return network_options(recipe)
 
@@ -373,7 +388,7 @@ def find_images(shared: Values) -> StudyImages:
 def _count(
     labels: SplitLabels, data: Data, options: Values, guesses: tuple[str, ...]
 ) -> StudyImages:
-    """Count the images of each split.
+    """Count the images and the labelled images of each split.
 
     Args:
         labels: Labels of the splits.
@@ -384,19 +399,19 @@ def _count(
     Raises:
         UserError: The labelled training images have fewer than two classes.
     """
-    train_N = labels.train
-    size_C = np.unique(train_N[train_N >= 0], return_counts=True)[1]
-    if len(size_C) < 2:
+    train_labels = labels.train  # -1 for an image without a label
+    _, class_sizes = np.unique(train_labels[train_labels >= 0], return_counts=True)
+    if len(class_sizes) < 2:
         raise UserError(
             "data: the labelled training images belong to fewer than 2 classes. Label images of at"
             " least 2 classes."
         )
     return StudyImages(
         options=options,
-        train=len(train_N),
-        labelled=int(size_C.sum()),
-        classes=len(size_C),
-        smallest=int(size_C.min()),
+        train=len(train_labels),
+        labelled=int(class_sizes.sum()),
+        classes=len(class_sizes),
+        smallest=int(class_sizes.min()),
         validation=_count_labelled(labels.validation),
         test=_count_labelled(labels.test),
         notes=labels.splits.notes,
@@ -411,9 +426,9 @@ def _count_labelled(label_N: np.ndarray | None) -> int:
 
 def image_lines(images: StudyImages) -> Iterator[str]:
     """Yield lines that describe the images of the study."""
-    labelled = images.labelled + images.validation + images.test
+    all_labelled = images.labelled + images.validation + images.test
     yield (
-        f"images      {images.train:,} for pre-training. {labelled:,} labelled images in"
+        f"images      {images.train:,} for pre-training. {all_labelled:,} labelled images in"
         f" {images.classes} classes: {images.labelled:,} for training, {images.validation:,} to"
         f" choose settings, {images.test:,} for the test"
     )
