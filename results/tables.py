@@ -436,7 +436,7 @@ def choice() -> str:
             "49,000 images, 500 labels in each class | no pre-training: `recipe=supervised"
             " data.mixup=0.8 data.cutmix=1`, then `finetune` |"
             " 3,000 steps of 128, then 3,000 steps of 64 images |"
-            f" top-1 of `recipe=mae` minus top-1 of this: {points(many)}",
+            f" top-1 after `recipe=mae` minus top-1 after these two commands: {points(many)}",
             "49,000 images, features used frozen |"
             f" `recipe=mae data.size=64 optim.lr={chosen('mae')}` |"
             f" {steps('methods_64px', 'mae'):,} steps of 128 images"

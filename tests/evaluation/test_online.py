@@ -160,14 +160,14 @@ def test_all_classes_are_learned_from_images_that_come_class_by_class(measures: 
     )
     right = probes.measure({"one": one_hot})["one"]
     assert right["knn"].all()
-    assert probes.count_choosing_images(CLASSES * EACH) == (2 if "linear" in measures else 0)
+    assert probes.count_images_set_aside(CLASSES * EACH) == (2 if "linear" in measures else 0)
 
 
 # ---- which names of folders may be no classes, and what a run says of them
 
 
 def doubt(root: Path) -> str:
-    return online.label_doubt(run_splits.load(Data(path=str(root))).train.all_rows())
+    return online.why_folders_are_not_classes(run_splits.load(Data(path=str(root))).train.all_rows())
 
 
 def test_folders_of_a_few_images_may_be_no_classes(tmp_path: Path) -> None:
