@@ -83,7 +83,7 @@ class Results:
         run: str | None = None,
         metric: str | None = None,
         split: str | None = None,
-        fresh_of: str | None = None,
+        untrained_by: str | None = None,
     ) -> pd.DataFrame:
         """Select rows of `table` with finite values, except rows of runs that only try values.
 
@@ -91,15 +91,15 @@ class Results:
             run: Only rows of this run, or None for all runs.
             metric: Only rows of this metric, or None for all metrics.
             split: Only rows of this split, or None for all splits.
-            fresh_of: Name of a run. Only rows of untrained weights that its tasks have measured.
+            untrained_by: Name of a run. Only rows of untrained weights that its tasks have measured.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):
             if value is not None:
                 is_wanted &= self.table[column] == value
-        if fresh_of is not None:
+        if untrained_by is not None:
             folders = [
-                FRESH_FOLDER.format(task.name) for task in self.plan.tasks if task.run == fresh_of
+                FRESH_FOLDER.format(task.name) for task in self.plan.tasks if task.run == untrained_by
             ]
             is_wanted &= self.table["folder"].isin(folders)
         return self.table[is_wanted]

@@ -72,7 +72,7 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     comparisons = [*(difference.comparison for difference in fresh.differences), *fresh.missing]
     trained_names = [comparison.a for comparison in comparisons if comparison.b == FRESH]
     axis, columns = verdict.rule.axis or "run", [*verdict.rule.other_axes, "seed"]
-    rows = results.rows(None, measure.name, measure.split, fresh_of=verdict.rule.test)
+    rows = results.rows(None, measure.name, measure.split, untrained_by=verdict.rule.test)
     if verdict.rule.axis:
         rows = rows[rows[axis].isin(trained_names)]
     has_different_values = rows.drop_duplicates([*columns, "value"]).duplicated(columns).any()
@@ -311,7 +311,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
-    rows = pd.concat([rows, results.rows(fresh_of=run)]).sort_index()
+    rows = pd.concat([rows, results.rows(untrained_by=run)]).sort_index()
     tested_seeds = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
     tested_rows = rows[rows["seed"].isin(tested_seeds)]
     # leave out seeds that chose settings, unless there are no other seeds

@@ -313,5 +313,5 @@ def test_fresh_weights_stand_in_the_table(tmp_path):
     own = found.rows("probe", "knn")
     for column in ("split", "n", "fingerprint"):
         assert rows[column].tolist() == own[column].tolist()
-    assert found.rows(fresh_of="probe").equals(rows) and found.rows(fresh_of="pretrain").empty
+    assert found.rows(untrained_by="probe").equals(rows) and found.rows(untrained_by="pretrain").empty
     assert not found.table["metric"].str.startswith("fresh_").any()
