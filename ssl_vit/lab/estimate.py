@@ -178,10 +178,9 @@ class RunEstimate:
                 f"epochs={self.epochs:.4g} of {self.training_images:,} training images"
                 f" ({self.images_source})"
             )
-        resumed_step = self.begins_at
-        new_steps = f" ({self.steps} of them after resume=)" if resumed_step else ""
+        new_steps = f" ({self.steps} of them after resume=)" if self.begins_at else ""
         return (
-            f"optim.steps={resumed_step + self.steps}{new_steps} x {self.batch} ="
+            f"optim.steps={self.begins_at + self.steps}{new_steps} x {self.batch} ="
             f" {self.images:,} images, exaFLOP {exaflop}, {epochs}"
         )
 
@@ -363,8 +362,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
         rank=0,
         processes=processes,
     )
-    is_known = device is not None or recipe.compute.batch is not None
-    return layout.device_batch if is_known else None
+    return layout.device_batch if device or recipe.compute.batch else None
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:

@@ -24,10 +24,8 @@ def memory_need(recipe: Recipe, gpu: bool) -> int:
         gpu: Whether the run uses a GPU.
     """
     feature_bytes = 0
-    if recipe.objective == "probe":
-        float32_bytes, copies = 4, 2
-        images = costs.images_seen(recipe) or 0
-        feature_bytes = copies * float32_bytes * recipe.model.width * images
+    if recipe.objective == "probe":  # two copies of float32, which has 4 bytes
+        feature_bytes = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
     if gpu:
         return LIBRARY_BYTES_ON_GPU + feature_bytes
     batch = recipe.compute.batch or recipe.optim.batch

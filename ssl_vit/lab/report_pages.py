@@ -86,8 +86,8 @@ def write(options: ReportOptions) -> "RunPages | Report":
             f"{folder}: no such folder. Name the folder of a run, of a study or of several runs."
         )
     try:
-        if (folder / record.FILE).exists():
-            # raised if there are no runs; the report then gives a better message
+        if (folder / record.FILE).exists():  # only a study has the file study.json
+            # A study without runs has no index. The report then raises a more precise error
             with suppress(UserError):
                 index.write(folder)
             from . import report  # imports pandas, which is slow and only needed here
@@ -103,8 +103,8 @@ def write(options: ReportOptions) -> "RunPages | Report":
 def _write_run(folder: Path) -> RunRecord:
     """Write the page of a run and return the content of the run's folder.
 
-    A run draws its predictions when it finishes, except a task of a study. The function draws the
-    predictions of such a task first.
+    The page shows a figure of the predictions. Most runs have drawn the figure when they finished.
+    A run of a study has not, because a study can have many runs, so its figure is drawn here.
     """
     if is_task(folder):
         try:

@@ -135,8 +135,9 @@ class Results:
             first_name, first_index_M, first_label_ML = firsts.setdefault(
                 images, (name, index_M, label_ML)
             )
-            has_same_images = np.array_equal(first_index_M, index_M)
-            if not (has_same_images and np.array_equal(first_label_ML, label_ML)):
+            if not (
+                np.array_equal(index_M, first_index_M) and np.array_equal(label_ML, first_label_ML)
+            ):
                 raise UserError(
                     f"{path}: the test images differ from the test images of {first_name}, so"
                     f" {STUDY_HINT}"

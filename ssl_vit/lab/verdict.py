@@ -378,9 +378,14 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
     tool, shown_runs = tested[0].tool, (rule.test, *report.get("beside", ()))
     fresh_tasks = []
     if tool == "finetune":
-        fine_tuned = [task for task in tasks.values() if task.run in shown_runs]
-        fine_tuned = [task for task in fine_tuned if task.tool == "finetune" and not task.tried]
-        fresh_tasks = [task for task in fine_tuned if _is_fresh(task, tasks)]
+        fresh_tasks = [
+            task
+            for task in tasks.values()
+            if task.run in shown_runs
+            and task.tool == "finetune"
+            and not task.tried
+            and _is_fresh(task, tasks)
+        ]
     rows = results.rows(metric=measure.name, split=measure.split)
     paired_by_comparison: dict[Comparison, list[pd.DataFrame]] = {}
     for task in trained:

@@ -266,7 +266,7 @@ def test_results_and_differences_as_csv(whole):
     assert float(rows[0]["mean"]) == pytest.approx(5)
     assert [row["level"] for row in rows] == ["97.5%", "97.5%"]
     assert [(row["metric"], row["split"]) for row in rows] == [("top1", "test")] * 2
-    assert f"top-1 on {IMAGES} test images, in percent" in (whole / "report.md").read_text()
+    assert f"top-1 on {IMAGES} test images." in (whole / "report.md").read_text()
 
 
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):

@@ -18,7 +18,15 @@ from ...runs.files import write_atomically
 from ...runs.shared import is_task
 from ..study.record import StudyRecord
 from . import listed, search
-from .listed import CAUTION, COLUMNS, COMPARES, ListedRun, count_states, list_run, page_columns
+from .listed import (
+    CAUTION,
+    COLUMNS,
+    WHAT_IS_COMPARABLE,
+    ListedRun,
+    count_states,
+    list_run,
+    page_columns,
+)
 
 Studies = Mapping[Path, StudyRecord]
 
@@ -26,8 +34,9 @@ Studies = Mapping[Path, StudyRecord]
 def write(folder: Path) -> list[RunRecord]:
     """Write index.html into a folder of runs and into the folders of all studies below.
 
-    The function also writes the page of each run that has no page or an outdated page. A task of a
-    study gets no new page here, but an outdated page is written again.
+    The function also writes the page of each run that has no page or an outdated page. A run of a
+    study gets no new page, because a study can have many runs, but its outdated page is written
+    again.
 
     Returns:
         Records of the runs.
@@ -39,13 +48,14 @@ def write(folder: Path) -> list[RunRecord]:
     listing = search.find_runs(folder)
     records = [read_run(path) for path in listing.runs]
     write_atomically(folder / INDEX, render(folder, records, listing.studies))
-    for place in listing.studies.keys() - {folder}:
+    for study_folder in listing.studies.keys() - {folder}:
         with suppress(OSError):  # another user's folder
-            write_atomically(place / INDEX, render(place, records, listing.studies))
+            write_atomically(study_folder / INDEX, render(study_folder, records, listing.studies))
     for record in records:
         page, updated = record.folder / PAGE, record.updated
-        if not _has_page(record.folder):
+        if not _should_have_page(record.folder):
             continue
+        # the page is missing, or older than the newest file of the run
         if not page.exists() or not updated or page.stat().st_mtime <= updated.timestamp():
             with suppress(OSError):  # another user's folder, which then gets no page
                 run_page.write(record.folder, record)
@@ -63,25 +73,29 @@ def render(folder: Path, records: Sequence[RunRecord], studies: Studies) -> str:
         records: Runs in and below the folder. Runs elsewhere are ignored.
         studies: `{folder: study}`.
     """
-    below = {
-        place: study
-        for place, study in studies.items()
-        if place != folder and place.is_relative_to(folder)
+    studies_below = {
+        study_folder: study
+        for study_folder, study in studies.items()
+        if study_folder != folder and study_folder.is_relative_to(folder)
     }
     all_runs = [
         list_run(folder, record) for record in records if record.folder.is_relative_to(folder)
     ]
-    runs = [run for run in all_runs if not any(map(run.record.folder.is_relative_to, below))]
+    runs = [
+        run
+        for run in all_runs
+        if not any(run.record.folder.is_relative_to(study_folder) for study_folder in studies_below)
+    ]
     results = [run.record.result for run in all_runs]
     hours = sum(result.device_hours or 0 for result in results if result)
     summary = (
         f"{format_count(len(all_runs), 'runs')}: {count_states(all_runs)}. {hours:.3g} device-hours"
         " in total."
     )
-    sections = [Section("", [Text(summary), Text(f"{COMPARES} {CAUTION}")])]
-    if below:
+    sections = [Section("", [Text(summary), Text(f"{WHAT_IS_COMPARABLE} {CAUTION}")])]
+    if studies_below:
         head = ["study", "title", "finished", "report"]
-        rows = [_study_row(folder, place, study) for place, study in below.items()]
+        rows = [_study_row(folder, path, study) for path, study in studies_below.items()]
         sections.append(Section("Studies", [Table(head, rows, labels=2)]))
     sections += [*_frozen(folder, runs), *_groups(folder, runs)]
     title = f"Runs in {folder.resolve().name}"
@@ -99,7 +113,7 @@ def _study_row(folder: Path, place: Path, study: StudyRecord) -> list[str | Cell
     return [Cell(name, f"{link}{INDEX}"), study.title, count, report]
 
 
-def _has_page(run: Path) -> bool:
+def _should_have_page(run: Path) -> bool:
     """Return whether a run has a page, or gets one when the index is written."""
     return (run / PAGE).exists() or (not is_task(run) and os.access(run, os.W_OK))
 
@@ -107,7 +121,11 @@ def _has_page(run: Path) -> bool:
 def _run_cell(folder: Path, run: ListedRun) -> str | Cell:
     """Return a run's name, with a link if it has a page."""
     place = run.record.folder
-    return Cell(run.name, f"{_relative(folder, place)}{PAGE}") if _has_page(place) else run.name
+    return (
+        Cell(run.name, f"{_relative(folder, place)}{PAGE}")
+        if _should_have_page(place)
+        else run.name
+    )
 
 
 def _relative(folder: Path, target: Path) -> str:
@@ -136,13 +154,17 @@ def _frozen(folder: Path, runs: Sequence[ListedRun]) -> list[Section]:
 
 
 def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
-    """Return the row of a run: name, objective, value, and difference from untrained weights."""
+    """Return the row of a run: name, objective, value, and difference from untrained weights.
+
+    The value and the difference are each followed by their 95% interval.
+    """
     reading = run.measured[measure]
     interval = difference_mean = difference_interval = listed.NONE
     if reading.interval:
         interval = f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
     for baseline in reading.comparisons:
         difference = baseline.difference
+        # FRESH: untrained weights take the place of the encoder, and not, for example, the pixels
         if baseline.place == FRESH and difference:
             difference_mean = f"{100 * difference.mean:+.2f} points"
             difference_interval = f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}"

@@ -47,7 +47,7 @@ from ...runs import seen_text
 from ...runs.identity import keys_of_task
 
 NONE = "-"  # shown for a missing value
-COMPARES = (
+WHAT_IS_COMPARABLE = (
     "Accuracies of frozen encoders on the same images are comparable between objectives. Losses and"
     " other accuracies are comparable only between runs of one objective, target and data set."
 )
@@ -72,14 +72,17 @@ class ListedRun:
 
     @cached_property
     def settings(self) -> Values:
-        """`{key: value}` of the recipe, with defaults for missing keys of the recipe's groups.
+        """`{key: value}` of the recipe, completed with defaults.
 
-        An evaluation has no `optim.*`, and `probe.pool` is the pooling that was used. Empty if the
+        A recipe with any key of a group, such as `optim.lr`, gets the default of every other key of
+        the group, such as `optim.warmup`. There are two exceptions: an evaluation has no `optim.*`,
+        because it trains nothing, and `probe.pool` is the pooling that was used. Empty if the
         recipe cannot be read.
         """
         values, result = self.record.values, self.record.result
         if not values:
             return {}
+        # the group of `optim.lr` is `optim`, and a key without a dot has no group
         groups = {key.rpartition(".")[0] for key in values} - {""}
         settings = {
             key: default for key, default in defaults().items() if key.rpartition(".")[0] in groups
@@ -99,6 +102,7 @@ class ListedRun:
         """What is missing or damaged in the run and the export, or an empty text."""
         problems = list(self.record.problems)
         values = self.record.values
+        # an unfinished run and an evaluation (the objective `probe`) have no export
         if self.record.result is not None and values and values.get("objective") != "probe":
             problems.append(export_problem(self.record.folder / "export"))
         return "; ".join(filter(None, problems))
@@ -112,7 +116,8 @@ class ListedRun:
     def state(self) -> str:
         """State in words: finished, running at a step, stopped, or damaged with the reason.
 
-        A stopped run also says after which step the same command resumes it.
+        A stopped run can be resumed: the user types the command that started it again. The state
+        also says after which step the run then continues.
         """
         if self.damage:
             return f"damaged: {self.damage}"
@@ -171,10 +176,15 @@ class ListedRun:
         return next((baseline.value for baseline in baselines if baseline.place == FRESH), None)
 
     def best_baseline(self, metric: str) -> float | None:
-        """Return the best baseline on the same images except untrained weights, or None."""
+        """Return the value of the best baseline on the same images, or None without a baseline.
+
+        Baselines are, for example, the commonest class and the pixels. Untrained weights do not
+        count, because lists of runs show them apart.
+        """
         reading = self.measured.get(metric)
         if reading is None:
             return None
+        # a baseline takes the place of the encoder: FRESH stands for untrained weights
         values = [baseline.value for baseline in reading.comparisons if baseline.place != FRESH]
         best = max if reading.row.higher else min
         return best(values, default=None)
@@ -202,20 +212,23 @@ class ListedRun:
     def frozen(self) -> str | None:
         """Describe the frozen encoder's accuracy and the difference from untrained weights.
 
-        Both have intervals. The result is None if the run did not measure the frozen encoder.
+        The accuracy and the difference each have a 95% interval. The result is None if the run did
+        not measure the frozen encoder.
         """
         name = self.frozen_measure
         if name is None:
             return None
         reading = self.measured[name]
         with use_plugin_rows(self.rows):
-            values = value_with_fresh(reading)
-            return f"{measure_text(reading, reading)} {values}{_caveats(self, reading)}"
+            # `measure_text` also says what differs from another metric: here from none
+            name_text = measure_text(reading, most=reading)
+            return f"{name_text} {value_with_fresh(reading)}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Describe the most important metric of the trained model, or return None without any.
 
-        Metrics of the frozen encoder do not count.
+        Metrics of the frozen encoder do not count. A plugin may declare metrics of its own, and the
+        order of importance then includes them.
 
         Args:
             test: Whether to take a metric of test images (True) or of other images (False).
@@ -228,7 +241,13 @@ class ListedRun:
         return None
 
     def content(self) -> dict[str, Any]:
-        """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes."""
+        """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes.
+
+        Only columns that can be sorted are included, because their values are numbers or names. The
+        other columns are texts about metrics, which are included as numbers under `metrics`. `seen`
+        counts the test and held-out images that the run, or a run that its weights come from, was
+        trained on.
+        """
         return {
             **{key: COLUMNS[key].value(self) for key in SORTED_BY},
             "ended": self.ended and self.ended.isoformat(timespec="seconds"),
@@ -242,9 +261,9 @@ class ListedRun:
 
 
 def list_run(folder: Path, record: RunRecord) -> ListedRun:
-    """Return a run for a list. The name of the run is the path from the listed folder.
+    """Name a run for a list of runs: by the path from the listed folder to the run's folder.
 
-    If the listed folder is the run itself, the name is the name of the folder.
+    If the listed folder is the run itself, the run has the name of the folder.
 
     Args:
         folder: Folder whose runs are listed.
@@ -264,21 +283,23 @@ def count_states(runs: Sequence[ListedRun]) -> str:
 def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     """Return the recipe keys in which runs differ, if the keys change the computation.
 
-    Runs whose recipe has no such key, and runs whose recipe cannot be read, count as equal to all
-    other runs.
+    A run without a key of ssl_vit counts as equal to all other runs: an evaluation, for example,
+    has no learning rate. A run without a key of a plugin differs from the runs with this key,
+    because it was made without the plugin. Runs whose recipe cannot be read are ignored.
 
     Returns:
         `{key: value of each run as text}`, in the order of the recipes.
     """
     recipes, default = [run.settings for run in runs if run.settings], defaults()
-    free = {key for run in runs for key in run.record.environment.free}
+    # keys of plugins that do not change the computation, as the plugins declared
+    free_keys = {key for run in runs for key in run.record.environment.free}
     keys = dict.fromkeys(key for settings in recipes for key in settings)
     values_by_key = {}
     for key in keys:
-        # a key of a plugin has no default: a run without the plugin differs
-        compared = [settings for settings in recipes if key in settings or key not in default]
+        is_of_plugin = key not in default
+        compared = [settings for settings in recipes if key in settings or is_of_plugin]
         values = {format_value(settings.get(key, NONE)) for settings in compared}
-        if len(values) > 1 and schema.changes_experiment(key, free):
+        if len(values) > 1 and schema.changes_experiment(key, free_keys):
             values_by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
     return values_by_key
 
@@ -334,12 +355,12 @@ class Column(NamedTuple):
 
         Args:
             runs: Runs to sort.
-            backwards: Sort the other way round.
+            backwards: Sort texts from Z to A, and numbers from low to high.
         """
         with_value = [run for run in runs if self.value(run) is not None]
         is_text = bool(with_value) and isinstance(self.value(with_value[0]), str)
-        is_descending = backwards if is_text else not backwards
-        with_value.sort(key=self.value, reverse=is_descending)
+        # Python sorts upwards: texts from A to Z as wanted, and numbers in the unwanted order
+        with_value.sort(key=self.value, reverse=backwards == is_text)
         return with_value + [run for run in runs if self.value(run) is None]
 
 
@@ -409,8 +430,10 @@ def metric_text(run: ListedRun, metric: str) -> str:
 def _caveats(run: ListedRun, reading: MetricReading) -> str:
     """Return the limits of a metric, to follow the metric's value, or an empty text.
 
-    The limits are that the metric is no better than always naming the commonest class, and that the
-    encoder has seen or may have seen the measured images before.
+    The limits are, in this order: the metric is no better than always naming the commonest class;
+    the encoder has learned labels of the measured images; it is unknown whether the encoder has
+    seen the images; the images are training images. Learned labels make the value worthless, so the
+    last two limits are then left out.
     """
     limits = "; not shown to be better than the commonest class" if is_no_better(reading) else ""
     if run.count_learned(reading.split):
@@ -425,8 +448,9 @@ def _caveats(run: ListedRun, reading: MetricReading) -> str:
 def page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, str]]:
     """Return the columns of a table in index.html, for runs of one objective and data set.
 
-    The metrics come first, then the settings in which the runs differ. Metrics by kind of patch
-    are the last metrics, because a phone shows only the first columns.
+    The metrics come first, then the settings in which the runs differ. Metrics of one kind of
+    patch, such as the accuracy on masked patches, are the last metrics, because a phone shows only
+    the first columns.
 
     Returns:
         The columns after the run's name, and `{heading: value}` of the settings that all runs
@@ -450,8 +474,8 @@ def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, st
     for name, split in order:
         # a name with different meanings in these runs gets separate columns
         meanings = dict.fromkeys(run.measured[name].row for run in runs if name in run.measured)
-        for row in meanings:
-            metrics += _metric_columns(name, split, row, runs)
+        for description in meanings:
+            metrics += _metric_columns(name, split, description, runs)
     differing_values = differing_keys(runs)
     if differing_values:
         by_name = {}
@@ -472,44 +496,50 @@ def _page_columns(runs: Sequence[ListedRun]) -> tuple[list[Column], dict[str, st
 
 
 def _metric_columns(
-    metric: str, split: str, row: Metric, runs: Sequence[ListedRun]
+    metric: str, split: str, description: Metric, runs: Sequence[ListedRun]
 ) -> list[Column]:
-    """Return the columns of a metric: its value, untrained weights, the best baseline.
+    """Return up to three columns: a metric, its value for untrained weights, and its best baseline.
 
-    Baselines that were not measured have no column. The heading of the metric has the number of
-    images if all runs have the same number.
+    Their headings are, for example, "k-NN top-1, test (n = 500)", "k-NN top-1 of untrained weights,
+    test" and "k-NN top-1 to beat, test". The number of images is only in the heading if all runs
+    have the same number. Values that no run has measured have no column.
 
     Args:
         metric: Name of the metric.
         split: Split that the metric was measured on.
-        row: Description of the metric. Runs in which the name has another description are left out.
+        description: Description of the metric. Plugins may use one name for different metrics: a
+            run whose metric of this name has another description has empty cells.
         runs: Runs of the table.
     """
     with_metric = [
-        run for run in runs if metric in run.measured and run.measured[metric].row == row
+        run for run in runs if metric in run.measured and run.measured[metric].row == description
     ]
-    words = metric.removesuffix(row.name) + row.words
+    # keep what precedes the name, such as a part of a joint objective in `mpp/loss`
+    words = metric.removesuffix(description.name) + description.words
     counts = {run.count(metric) for run in with_metric if run.measured[metric].split == split}
     n = counts.pop() if len(counts) == 1 else None
     # no-break spaces keep the number of images together in a narrow column
     images = f" (n\u00a0=\u00a0{n:,})" if n else ""
     head = f"{words}, {SPLIT_NAMES[split]}{images}"
 
-    def value(run: ListedRun) -> float | None:
-        entry = run.measured.get(metric)
-        return entry.value if entry and entry.row == row and entry.split == split else None
+    def model_value(run: ListedRun) -> float | None:
+        reading = run.measured.get(metric)
+        is_shown = reading and reading.row == description and reading.split == split
+        return run.value(metric) if is_shown else None
 
-    def fresh(run: ListedRun) -> float | None:
-        return None if value(run) is None else run.fresh_value(metric)
+    def untrained_value(run: ListedRun) -> float | None:
+        return None if model_value(run) is None else run.fresh_value(metric)
 
-    def to_beat(run: ListedRun) -> float | None:
-        return None if value(run) is None else run.best_baseline(metric)
+    def best_baseline(run: ListedRun) -> float | None:
+        return None if model_value(run) is None else run.best_baseline(metric)
 
-    number = partial(row.text, page=True)
-    columns = [Column(head, value, number)]
-    for what, value_of in (("of untrained weights", fresh), ("to beat", to_beat)):
-        if any(value_of(run) is not None for run in with_metric):
-            columns.append(Column(f"{words} {what}, {SPLIT_NAMES[split]}", value_of, number))
+    format_number = partial(description.text, page=True)
+    columns = [Column(head, model_value, format_number)]
+    baselines = {"of untrained weights": untrained_value, "to beat": best_baseline}
+    for baseline, value in baselines.items():
+        if any(value(run) is not None for run in with_metric):
+            baseline_head = f"{words} {baseline}, {SPLIT_NAMES[split]}"
+            columns.append(Column(baseline_head, value, format_number))
     return columns
 
 
@@ -532,7 +562,7 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 
     Returns:
         The largest group first, and in each group the best run first. All runs of a group have the
-            same facts (`_facts`), such as the data set, the split and the measured images.
+            same facts (`_ranking_facts`), such as the data set, the split and the measured images.
     """
     by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     ranked_runs = [
@@ -546,13 +576,16 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
         return -reading.value if reading.row.higher else reading.value
 
     for run in sorted(ranked_runs, key=badness):
-        by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
+        by_facts.setdefault(tuple(_ranking_facts(run, metric).items()), []).append(run)
     groups = [RankedGroup(dict(facts), members) for facts, members in by_facts.items()]
     return sorted(groups, key=lambda group: -len(group.runs))
 
 
-def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
+def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
     """Return the facts that must be equal for measurements on a split to be comparable.
+
+    If the held-out images are a part of the training set, environment.json has two fingerprints:
+    `data` of the whole training set, and `held_out` of the part. The part counts.
 
     Args:
         run: Run that has measured something on the split.
@@ -563,36 +596,42 @@ def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]
         `{fact: value}` of the objective and of the images. Unknown facts are left out.
     """
     environment = run.record.environment
-    images = environment.data.get(split)  # fingerprint
-    # environment.data names the whole set that the validation images are a share of
+    fingerprint = environment.data.get(split)
     if split == "validation" and environment.held_out:
-        images = environment.held_out
+        fingerprint = environment.held_out
     facts = {
         "objective": run.record.values.get("objective"),
         "data": run.record.values.get("data.name"),
         "data.size": run.record.values.get("data.size"),
         "n": f"{count:,}" if count else None,
-        "images": images,
+        "images": fingerprint,
     }
     return {key: format_value(value) for key, value in facts.items() if value is not None}
 
 
 def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
-    """Group the runs that can share a table, because no two runs differ in facts of `_comparable`.
+    """Group the runs that can share a table, because they are comparable.
 
-    The groups are in the order of their first runs.
+    A run joins the first group from which it differs in no fact: the objective, the data set, the
+    image size, and for each split the number and the fingerprint of the images. A fact that the run
+    or the group does not have, such as the test images of a run that was never tested, is no
+    difference. The groups are in the order of their first runs.
     """
+    # for each group its facts, as `{(split, or "" for all splits, key): value}`, and its runs
     grouped: list[tuple[dict[tuple[str, str], str], list[ListedRun]]] = []
     for run in runs:
         counts = run.record.measured_on
-        splits = {reading.split for reading in run.measured.values()} or {"validation"}
+        splits = {reading.split for reading in run.measured.values()}
+        if not splits:  # without any metric
+            splits = {"validation"}
         facts: dict[tuple[str, str], str] = {}
         for split in splits:
-            for key, value in _comparable(run, split, counts.get(split)).items():
-                is_shared = key in ("objective", "data", "data.size")  # by all splits
-                facts["" if is_shared else split, key] = value
+            for key, value in _comparable_facts(run, split, counts.get(split)).items():
+                is_of_all_splits = key in ("objective", "data", "data.size")
+                facts["" if is_of_all_splits else split, key] = value
         for group_facts, members in grouped:
-            if all(group_facts.get(fact, value) == value for fact, value in facts.items()):
+            common = facts.keys() & group_facts.keys()
+            if all(group_facts[fact] == facts[fact] for fact in common):
                 group_facts |= facts
                 members.append(run)
                 break
@@ -601,32 +640,41 @@ def groups(runs: Sequence[ListedRun]) -> list[list[ListedRun]]:
     return [members for _, members in grouped]
 
 
-def _facts(run: ListedRun, metric: str) -> dict[str, str]:
+def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
     """Return `{fact: value}` that must be equal for the values of a metric to be comparable.
 
-    The facts depend on the metric. Metrics of a frozen encoder are comparable between objectives,
-    but depend on the number of labelled images that the probe was fitted to. Metrics on test images
-    depend on the objective. A loss depends also on the keys of the training task, because an easier
-    task has a lower loss.
+    All metrics need the same split and images, and the same number of images whose labels the
+    initial weights had learned. The other facts depend on the metric:
+
+    - A metric of a frozen encoder, such as `knn`, needs the same number of labelled images that the
+      probe was fitted to. It does not need the same objective.
+    - Any other metric on test images needs the same objective.
+    - Any other metric, such as a loss on held-out images, needs the same objective and the same
+      keys that make the training task easier or more difficult. On training images it also needs
+      the same choice of training images.
     """
     split, environment = run.measured[metric].split, run.record.environment
-    values, learned = run.record.values, run.count_learned(split)
-    facts = {"split": split, **_comparable(run, split, run.count(metric))}
+    learned = run.count_learned(split)
+    facts = {"split": split, **_comparable_facts(run, split, run.count(metric))}
+    # runs whose images are unknown are comparable with no other run
     facts.setdefault("images", f"unknown images of {run.name}")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
     if is_frozen_metric(metric):
-        result, learned_from = run.record.result, environment.images.get("train")
-        if metric.startswith(PROBED):
-            learned_from = result.learned_from if result else None
-        facts["training images"] = f"{learned_from:,}" if learned_from else NONE
-        return {key: value for key, value in facts.items() if key != "objective"}
+        facts.pop("objective", None)
+        num_fitted = environment.images.get("train")
+        if metric.startswith(PROBED):  # measured by a training run, on fewer images
+            num_fitted = run.record.result.learned_from if run.record.result else None
+        facts["training images"] = f"{num_fitted:,}" if num_fitted else NONE
+        return facts
     if split == "test":
         return facts
-    keys = [*keys_of_task(values), *(PART if split == "train" else ())]
-    counting = schema.experiment_values(
-        {key: run.settings.get(key) for key in keys}, environment.free
-    )
-    return facts | {key: format_value(counting[key]) for key in sorted(counting)}
+    keys = keys_of_task(run.record.values)
+    if split == "train":
+        keys += PART  # keys such as `data.share`, which choose a part of the images
+    settings = {key: run.settings.get(key) for key in keys}
+    # without keys that change no result, among them `environment.free` of a plugin
+    deciding = schema.experiment_values(settings, environment.free)
+    return facts | {key: format_value(deciding[key]) for key in sorted(deciding)}
 
 
 def may_be_collapsed(run: ListedRun, metric: str) -> bool:
