@@ -493,13 +493,11 @@ def find_factor(
     if abs(lead) <= EXACT:
         return _add_interval(0.0, log_factor_X, difference_SX)
     crossings = _find_sign_changes(log_factor_X, mean_X)
-    touching_points = log_factor_X[np.abs(mean_X) <= EXACT]
+    touching = log_factor_X[np.abs(mean_X) <= EXACT]
     # a better name needs a factor above 1 (a positive logarithm), a worse name a factor below 1
     is_better = lead > 0
     possible = [
-        float(log_factor)
-        for log_factor in (*crossings, *touching_points)
-        if (log_factor > 0) == is_better
+        float(log_factor) for log_factor in (*crossings, *touching) if (log_factor > 0) == is_better
     ]
     nearest = min(possible, key=abs, default=math.copysign(math.inf, lead))
     return _add_interval(nearest, log_factor_X, difference_SX)
@@ -519,8 +517,9 @@ def _interpolate(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray,
     log_place_L = np.log(place_L)
     evenly_spaced = np.linspace(log_place_L[0], log_place_L[-1], POINTS)
     log_point_X = np.union1d(evenly_spaced, log_place_L)
-    values = [np.interp(log_point_X, log_place_L, value_L) for value_L in value_SL]
-    return log_point_X, np.stack(values)
+    return log_point_X, np.stack(
+        [np.interp(log_point_X, log_place_L, value_L) for value_L in value_SL]
+    )
 
 
 def _find_sign_changes(log_point_X: np.ndarray, mean_X: np.ndarray) -> list[float]:

@@ -356,11 +356,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
         fitting_images = costs.fitting_images(recipe, device.memory * GIB, fused=True)
     # also called without a device, because it checks that the processes divide the batch
     layout = BatchLayout.divide(
-        recipe.optim.batch,
-        wanted=recipe.compute.batch,
-        limit=fitting_images,
-        rank=0,
-        processes=processes,
+        recipe.optim.batch, recipe.compute.batch, fitting_images, rank=0, processes=processes
     )
     return layout.device_batch if device or recipe.compute.batch else None
 

@@ -84,8 +84,7 @@ def _plan_run(options: PlanOptions) -> RunEstimate:
     # a misspelt key may also be one of the plan's options that are typed as KEY=VALUE
     plan_keys = [key for key, option in PlanOptions.options().items() if not option.form]
     # `recipe`, `data` and `model` name files and presets, and are no keys in a recipe
-    dotted_keys = [key for key in recipe_keys.keys if key not in NAMED]
-    check_keys(dotted_keys, others=plan_keys)
+    check_keys([key for key in recipe_keys.keys if key not in NAMED], others=plan_keys)
     given = recipe_keys.read()
     # the images must exist only if the run is timed on this machine
     resolved = resolve(given, here=options.probe)

@@ -212,8 +212,7 @@ def _without_paths(report: Report, text: str) -> str:
 def _table(shown: ReportTable) -> list[Block]:
     """Return the blocks of a table: the rows and the caption."""
     frame = as_text(shown)
-    num_labels = _count_label_columns(shown, frame)
-    table = blocks.Table(*cells(frame), labels=num_labels, behind=BEHIND)
+    table = blocks.Table(*cells(frame), labels=_count_label_columns(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
 
 

@@ -371,8 +371,7 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     if few:
         caption += f" Measured on few images: {', '.join(few)}."
     axis = verdict.rule.axis or "run"
-    columns_by_counts = _find_incomparable_columns(rows_by_head, axis, results.plan.axes)
-    for counts, heads in columns_by_counts.items():
+    for counts, heads in _find_incomparable_columns(rows_by_head, axis, results.plan.axes).items():
         caption += (
             f" The rows cannot be compared by {list_names(heads)}, because they were measured on"
             f" different images ({counts} images)."

@@ -269,8 +269,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     preferred = (split for split in ("test", "validation", "train") if split in splits)
     measure = Measure(
         name,
-        split=next(preferred, min(splits)),
-        label=metric_label(name),
+        next(preferred, min(splits)),
+        metric_label(name),
         sign=1 if find_metric(name).higher else -1,
     )
     if find_metric(name).in_per_cent:

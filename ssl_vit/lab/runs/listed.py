@@ -221,8 +221,8 @@ class ListedRun:
         reading = self.measured[name]
         with use_plugin_rows(self.rows):
             # `measure_text` also says what differs from another metric: here from none
-            name_text = measure_text(reading, most=reading)
-            return f"{name_text} {value_with_fresh(reading)}{_caveats(self, reading)}"
+            name = measure_text(reading, most=reading)
+            return f"{name} {value_with_fresh(reading)}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Describe the most important metric of the trained model, or return None without any.
