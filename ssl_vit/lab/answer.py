@@ -46,7 +46,7 @@ LEARNED = {
 }
 LENGTH = (
     "Network and length: {network}, {epochs} epochs ({steps} steps) of pre-training and"
-    " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {n}{used}."
+    " {fine_epochs} epochs ({fine_steps} steps) of fine-tuning, {num_seeds}{hours_used}."
 )
 RELEASED_MEASURED = (
     "The released encoder {released} reaches {accuracy:.1f}% after fine-tuning (difference from"
@@ -102,17 +102,20 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         for mean in (objective_mean, baseline_mean)
     )
     # with the same name, more hours would change the number of seeds only
-    longer = _study(results, facts, factor=2, name=f"{results.folder.name}-longer")
+    longer = _study_command(results, facts, factor=2, name=f"{results.folder.name}-longer")
     if not verdict.primary.final:
         first = PROVISIONAL
-        command = _study(results, facts)
-        step = f"Wait for the planned end. If the study is not running, continue: {command}"
+        command = _study_command(results, facts)
+        step = (
+            "Wait until all planned seeds have finished. If the study is not running, continue:"
+            f" {command}"
+        )
     elif not learned:
         first = NOTHING.format(a=objective, b=baseline, commonest=100 * commonest)
         step = f"Check that the labels fit the images, then train longer: {longer}"
     elif not primary.claimed:
         first = UNDECIDED
-        command = _study(results, facts, limit=_hours_of_eight_seeds(results))
+        command = _study_command(results, facts, _estimate_hours_of_eight_seeds(results))
         step = f"{_more_seeds(primary, images)} To continue with more hours: {command}"
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
@@ -124,12 +127,13 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     if verdict.primary.final and released and released.claimed and released.mean > 0:
         step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
-    used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
-    length = LENGTH.format(**facts, n=format_count(len(paired), "seeds"), used=used)
+    hours_used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
+    num_seeds = format_count(len(paired), "seeds")
+    length = LENGTH.format(**facts, num_seeds=num_seeds, hours_used=hours_used)
     lines = [f"{first} {measured}", length]
     if not facts["init"] and not facts.get("released"):
         name, option = f"{results.folder.name}-{RELEASED}", f"{RELEASED}={EXAMPLE}\n"
-        command = _study(results, facts, name=name, more=option)
+        command = _study_command(results, facts, name=name, further_options=option)
         lines.append(
             f"A released encoder was not compared. To compare a released encoder: {command}"
         )
@@ -139,8 +143,16 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
 def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
     """Return the released encoder's difference from the better arm, or None without results.
 
-    The interval allows for the choice of the better of two arms: it is as wide as for two
-    comparisons. The comparison has an error level of 5% of its own.
+    The better of the study's two arms is chosen by these same results. To allow for this choice,
+    the interval is as wide as if the released encoder were compared with both arms, so that both
+    comparisons share an error of 5%. The study's own comparison has another error of 5%. If the
+    study was changed after results were known, the error is also divided by its number of planned
+    ends (`results.ends`).
+
+    Args:
+        better: Name of the arm that is better on average, such as `mae`.
+        results: Results of the study.
+        verdict: Claims of the study.
     """
     measure = verdict.measure
     assert measure is not None
@@ -186,8 +198,9 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
     Returns:
         Whether the interval lies above zero, or None if fewer than two seeds were measured.
     """
-    trained_rows = results.rows(FROZEN, FROZEN_MEASURE)
-    untrained_rows = results.rows(metric=FROZEN_MEASURE, fresh_of=FROZEN)
+    # the run `frozen` measures the trained encoder and the same network with untrained weights
+    trained_rows = results.rows(run=FROZEN, metric=FROZEN_MEASURE)
+    untrained_rows = results.rows(metric=FROZEN_MEASURE, untrained_by=FROZEN)
     trained, untrained = (
         rows[rows["arm"] == objective].set_index("seed")["value"]
         for rows in (trained_rows, untrained_rows)
@@ -228,14 +241,17 @@ def _more_seeds(difference: Difference, images: int) -> str:
     )
 
 
-def _hours_of_eight_seeds(results: Results) -> float:
+def _estimate_hours_of_eight_seeds(results: Results) -> float:
     """Estimate the hours that eight seeds need from the time of the finished seeds.
 
-    A seed has finished when the fine-tunings of all its arms have finished.
+    The result is the time used so far, plus the time of the missing seeds, each of which takes as
+    long as a finished seed. A seed has finished when the fine-tunings of all its arms have
+    finished.
 
     Returns:
-        Hours, rounded up to a tenth, and more than the study's hours: 1.0 without hours.json, and
-            twice the study's hours if no seed or all eight seeds have finished.
+        Hours, rounded up to a tenth and at least 5% more than the study's limit of hours. Three
+            cases have no such estimate. Without hours.json, which records the time, the result is
+            1.0. If no seed has finished, or if no seed is missing, it is twice the limit.
     """
     ledger = hours.read(results.folder)
     if ledger is None:
@@ -244,42 +260,51 @@ def _hours_of_eight_seeds(results: Results) -> float:
     finals = [task for task in tasks if task.run == "final"]
     unfinished = {task.seed for task in finals if task.name not in ledger.took}
     finished = {task.seed for task in finals} - unfinished
-    seconds_of_all = sum(ledger.took.values())
     if not finished or len(finished) >= MOST_SEEDS:
-        return math.ceil(10 * 2 * ledger.hours) / 10
-    seconds = sum(ledger.took.get(task.name, 0.0) for task in tasks if task.seed in finished)
-    # the seeds' part of the task seconds, times the hours used, because tasks run in parallel
-    hours_per_seed = seconds / len(finished) * ledger.used / seconds_of_all
+        return _round_up_to_tenth(2 * ledger.hours)
+    seconds_of_all_tasks = sum(ledger.took.values())
+    seconds_of_finished_seeds = sum(
+        ledger.took.get(task.name, 0.0) for task in tasks if task.seed in finished
+    )
+    seconds_per_seed = seconds_of_finished_seeds / len(finished)
+    # tasks run in parallel, so a seed takes its share of the hours used, not the sum of its tasks
+    hours_per_seed = seconds_per_seed * ledger.used / seconds_of_all_tasks
     needed = ledger.used + (MOST_SEEDS - len(finished)) * hours_per_seed
-    # a seed may be left out because it would end just after the hours
-    return math.ceil(10 * max(needed, 1.05 * ledger.hours)) / 10
+    # The study may have left out a seed that would have ended just after its limit. Then `needed`
+    # may be below the limit, and only a higher limit gives another seed.
+    return _round_up_to_tenth(max(needed, 1.05 * ledger.hours))
 
 
-def _study(
+def _round_up_to_tenth(number: float) -> float:
+    return math.ceil(10 * number) / 10
+
+
+def _study_command(
     results: Results,
     facts: Mapping[str, str],
-    limit: float = 0.0,
+    new_hours: float = 0.0,
     factor: float = 1.0,
     name: str = "",
-    more: str = "",
+    further_options: str = "",
 ) -> str:
     """Return the command that continues the study or starts a longer study.
 
     Args:
         results: Results of the study.
         facts: Facts of the study. `facts["study"]` has the options of the command, one per line.
-        limit: Hours of the new command. If 0, the study's hours times `factor`.
-        factor: Factor for the study's hours, which count as 1 hour without hours.json.
+        new_hours: Value of `hours=` in the command, or 0 for the study's hours times `factor`.
+        factor: Factor for the study's hours. A study without hours.json has no limit of hours, and
+            the factor itself becomes the limit.
         name: Name of another folder. If empty, the command continues the study.
-        more: Further options, each followed by a line break.
+        further_options: Further options, each followed by a line break.
     """
-    if not limit:
+    if not new_hours:
         ledger = hours.read(results.folder)
-        limit = factor * ledger.hours if ledger else factor
+        new_hours = factor * ledger.hours if ledger else factor
     if not name:
         name = results.folder.name
     folder = f"name={name}\nout={results.folder.parent}"
-    return _command("study", f"{facts['study']}\n{more}{folder}\nhours={limit:g}")
+    return _command("study", f"{facts['study']}\n{further_options}{folder}\nhours={new_hours:g}")
 
 
 def _tuned(results: Results, arm: str) -> str:

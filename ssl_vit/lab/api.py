@@ -25,7 +25,8 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEst
     `recipe=` names a study that comes with ssl_vit ("study/gap") or a YAML file. A study can also
     be a mapping: `study({"title": ..., "axes": ..., "runs": ...}, name="mine")`. With an ordinary
     recipe and `sweep={key: [value, value]}`, the function runs each combination of the values. With
-    `check=True`, it starts no run and returns an estimate of the cost.
+    `check=True`, it starts no run: it prints how many tasks have finished, and returns an estimate
+    of the cost.
 
     Raises:
         UserError: An option or the study is wrong. Nothing was started.
@@ -38,8 +39,8 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEst
     arguments = python_arguments(() if content else options, keywords)
     if not tool.is_check(arguments):
         return tool.study(arguments, content)
-    estimate, kept = tool.check(arguments, content)
-    print(kept)
+    estimate, line_about_finished_tasks = tool.check(arguments, content)
+    print(line_about_finished_tasks)  # the estimate is about all tasks, finished or not
     return estimate
 
 

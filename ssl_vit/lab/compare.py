@@ -98,7 +98,7 @@ def list_comparisons(
     Args:
         arms: Names of the compared axis.
         places: Places of the other axes. Empty if the study has no other axes.
-        pairs: Pairs of names. If empty, every other name is compared with the baseline.
+        pairs: Pairs of names. If empty, each name except the baseline is compared with it.
         baseline: Name of the baseline. Without pairs and baseline, all pairs are compared.
     """
     name_pairs = list(pairs)
@@ -106,7 +106,9 @@ def list_comparisons(
         name_pairs = [(arm, baseline) for arm in arms if arm != baseline]
     if not name_pairs:
         name_pairs = list(itertools.combinations(arms, 2))
-    return tuple(Comparison(a, b, place) for place in places or [()] for a, b in name_pairs)
+    # without other axes there is a single place, which fixes nothing
+    places = places or [()]
+    return tuple(Comparison(a, b, place) for place in places for a, b in name_pairs)
 
 
 class Difference(NamedTuple):
@@ -150,8 +152,9 @@ def pair_rows(rows: "DataFrame", axis: str, comparison: Comparison) -> "DataFram
 
     Args:
         rows: Rows of one run, one measure and one split, from `results.Results.rows`.
-        axis: Axis whose names are compared.
-        comparison: Comparison of two names at a place.
+        axis: Column with the compared names, such as "arm" with the names `mae` and `scratch`.
+        comparison: The two names, and the place: the name on each other axis, such as "1%" on the
+            axis "share". Only rows at this place are paired.
 
     Raises:
         ValueError: A seed has several rows, for example of several measures.
@@ -201,8 +204,8 @@ def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
         if ratio >= UNEQUAL:
             sentence_by_ratio[ratio] = (
                 f"{rule.axis}: the compute differs by a factor of up to {ratio:.2g}, from"
-                f" {exaflop[low]:.3g} ({low}) to {exaflop[high]:.3g} ({high}) exaFLOP including"
-                " pre-training."
+                f" {exaflop[low]:.3g} exaFLOP for {low} to {exaflop[high]:.3g} exaFLOP for {high},"
+                " including pre-training."
             )
     if sentence_by_ratio:
         yield sentence_by_ratio[max(sentence_by_ratio)]
@@ -223,7 +226,13 @@ def compare(
     """Return the paired difference of two names, or None if it cannot be measured.
 
     A difference needs a seed that both names have, and the same test images on both sides.
-    `pair_rows` and `measure_difference` describe the arguments.
+
+    Args:
+        frame: Rows of one run, one measure and one split, from `results.Results.rows`.
+        axis: Column with the compared names, such as "arm".
+        comparison: The two names, and the name on each other axis.
+        family: Number of comparisons that share the error level of 5%.
+        scale: Factor for the values, such as 100 for percent.
     """
     paired = pair_rows(frame, axis, comparison)
     if on_different_images(paired):
@@ -282,13 +291,18 @@ def measure_difference(
 def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
     """Group the runs that continue from a common run, directly or indirectly.
 
+    For example, the origins "a", "b", "a c" and "c" give the groups [[1], [0, 2, 3]]: the third run
+    joins the first and the last.
+
     Args:
-        origins: For each run the names of the runs that it continues from, separated by blanks.
+        origins: For each run, the names of all earlier runs that its weights come from, separated
+            by blanks. The run itself is not among the names.
 
     Returns:
         Groups of positions in `origins`. Runs of different groups are independent.
     """
-    groups: list[tuple[set[str], list[int]]] = []  # names of earlier runs, and positions
+    # for each group the names of earlier runs, and the positions of the group's runs
+    groups: list[tuple[set[str], list[int]]] = []
     for position, origin in enumerate(origins):
         names = {*origin.split()}
         positions: list[int] = []
@@ -296,7 +310,7 @@ def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
         for group_names, group_positions in groups:
             if names.isdisjoint(group_names):
                 separate_groups.append((group_names, group_positions))
-            else:
+            else:  # merge each group that shares a name with this run
                 names |= group_names
                 positions += group_positions
         groups = [*separate_groups, (names, [*positions, position])]
@@ -306,8 +320,9 @@ def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
 def power(effect: float, n: int, family: int = 1) -> float:
     """Return the probability (0 to 1) that a study with n seeds claims a true difference.
 
-    A difference is claimed if Student's t exceeds the quantile for the family. The statistic then
-    has a noncentral t distribution with n - 1 degrees of freedom (Cohen, 1988, 2.2).
+    A difference is claimed if Student's t statistic exceeds the quantile at an error level of 5%
+    divided by `family`. With a true difference, the statistic has a noncentral t distribution with
+    n - 1 degrees of freedom (Cohen, 1988, 2.2).
 
     Args:
         effect: True difference, positive, in standard deviations of the paired differences.
@@ -320,18 +335,18 @@ def power(effect: float, n: int, family: int = 1) -> float:
 
 
 def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) -> float:
-    """Return the smallest true difference that a study with n seeds claims often enough.
+    """Return the smallest true difference that n seeds detect with the wanted probability.
 
     Args:
         sd: Standard deviation of the paired differences. The result has the same unit.
         n: Number of independent pairs of runs.
         family: Number of comparisons that share the error level of 5%.
-        wanted: Wanted probability of the claim, from 0 to 1.
+        wanted: Wanted probability that the study claims the difference, from 0 to 1.
     """
     from scipy.optimize import brentq
 
-    # Double the upper end of the search until it suffices. SciPy's noncentral t has no value at
-    # much larger effects.
+    # The search begins at a small effect and doubles it until the power suffices, because SciPy's
+    # noncentral t returns NaN for very large effects
     high = 0.25
     while power(high, n, family) < wanted:
         high *= 2
@@ -372,7 +387,7 @@ class AgainstBaseline(NamedTuple):
 def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
     """Return `{name: number}` if all names are positive numbers such as "400" or "1%", else None.
 
-    A single name gives None too.
+    A single name gives None too, because one number makes no axis along which values could change.
     """
     numbers = {}
     for name in names:
@@ -446,97 +461,114 @@ def find_crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> l
         a_SL: Values of the first name, shape (S, L).
         b_SL: Values of the second name, shape (S, L).
     """
-    at_X, difference_SX = _between(place_L, a_SL - b_SL)
-    return [_estimate(at_X, difference_SX, at) for at in _zeros(at_X, difference_SX.mean(0))]
+    log_point_X, difference_SX = _interpolate(place_L, a_SL - b_SL)
+    crossings = _find_sign_changes(log_point_X, difference_SX.mean(0))
+    return [_add_interval(crossing, log_point_X, difference_SX) for crossing in crossings]
 
 
 def find_factor(
     place_L: np.ndarray, index: int, name_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
-    """Return how many times as much the baseline needs to match a name at a place.
+    """Return how many times as many labels, for example, the baseline needs to match a name.
 
-    For example, a factor of 3 at 1% of the labels says that the baseline needs 3% of the labels to
-    be as good as the name with 1%. If the name is worse than the baseline, the factor is below 1.
+    Suppose that the axis is the share of labels, the name is `mae` and the baseline is `scratch`. A
+    factor of 3 at the place 1% then says that `scratch` needs 3% of the labels to be as good as
+    `mae` with 1%. If the name is worse than the baseline, the factor is below 1.
 
     Args:
-        place_L: At least two places in ascending order, shape (L,).
-        index: Index of the place.
-        name_SL: Values of the name, the higher the better, shape (S, L).
+        place_L: The L places, which are the tried numbers of the axis, ascending, shape (L,).
+        index: Index of the place at which the name is measured.
+        name_SL: Values of the name for each of S seeds, the higher the better, shape (S, L).
         baseline_SL: Values of the baseline, shape (S, L).
 
     Returns:
         The nearest place at which the baseline reaches the name's value, divided by
             `place_L[index]`.
     """
-    # logarithms of the factor: 0 is the place itself
-    at_X, baseline_SX = _between(place_L / place_L[index], baseline_SL)
+    # grid of logarithms of the factor: 0 is the place itself
+    log_factor_X, baseline_SX = _interpolate(place_L / place_L[index], baseline_SL)
     difference_SX = name_SL[:, [index]] - baseline_SX
     mean_X = difference_SX.mean(0)
     lead = float((name_SL[:, index] - baseline_SL[:, index]).mean())
     if abs(lead) <= EXACT:
-        return _estimate(at_X, difference_SX, 0.0)
-    equal = [*_zeros(at_X, mean_X), *at_X[np.abs(mean_X) <= EXACT]]
+        return _add_interval(0.0, log_factor_X, difference_SX)
+    crossings = _find_sign_changes(log_factor_X, mean_X)
+    touching = log_factor_X[np.abs(mean_X) <= EXACT]
     # a better name needs a factor above 1 (a positive logarithm), a worse name a factor below 1
     is_better = lead > 0
-    possible = [float(at) for at in equal if (at > 0) == is_better]
+    possible = [
+        float(log_factor) for log_factor in (*crossings, *touching) if (log_factor > 0) == is_better
+    ]
     nearest = min(possible, key=abs, default=math.copysign(math.inf, lead))
-    return _estimate(at_X, difference_SX, nearest)
+    return _add_interval(nearest, log_factor_X, difference_SX)
 
 
-def _between(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _interpolate(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Interpolate the values of each seed between places, linearly in the logarithm of the axis.
 
     Args:
-        place_L: Places in ascending order, shape (L,).
-        value_SL: Value of each seed at each place, shape (S, L).
+        place_L: The L places, which are the tried numbers of the axis, ascending, shape (L,).
+        value_SL: Value of each of S seeds at each place, shape (S, L).
 
     Returns:
-        Logarithms of `POINTS` points and of the places, ascending (X,), and the values there
-            (S, X).
+        A grid of X logarithms, ascending, shape (X,), and the values at the grid points, shape
+            (S, X). The grid has `POINTS` evenly spaced points and the logarithms of the places.
     """
-    at_L = np.log(place_L)
-    at_X = np.union1d(np.linspace(at_L[0], at_L[-1], POINTS), at_L)
-    return at_X, np.stack([np.interp(at_X, at_L, value_L) for value_L in value_SL])
+    log_place_L = np.log(place_L)
+    evenly_spaced = np.linspace(log_place_L[0], log_place_L[-1], POINTS)
+    log_point_X = np.union1d(evenly_spaced, log_place_L)
+    return log_point_X, np.stack(
+        [np.interp(log_point_X, log_place_L, value_L) for value_L in value_SL]
+    )
 
 
-def _zeros(at_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
+def _find_sign_changes(log_point_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
     """Return the points along an axis where a mean changes its sign.
 
-    Between two grid points with different signs, the point is interpolated linearly. If several
-    zeros lie between the two signs, the result still has a single point. A mean that only touches
-    zero does not change its sign.
+    Between two grid points with different signs, the point is interpolated linearly. Grid points at
+    which the mean is exactly zero are skipped: if they lie between two different signs, the result
+    has a single point for them, and if they lie between equal signs, it has no point.
 
     Args:
-        at_X: Logarithms of the grid points, ascending, shape (X,).
+        log_point_X: Logarithms of the X grid points, ascending, shape (X,).
         mean_X: Mean at each grid point, shape (X,).
     """
     nonzero = np.flatnonzero(np.abs(mean_X) > EXACT)  # indices
+    # pairs of neighbours among the nonzero points, of which one is positive and one negative
     changes_sign = np.diff(mean_X[nonzero] > 0)
     before, after = nonzero[:-1][changes_sign], nonzero[1:][changes_sign]
     # fraction of the way from `before` to `after` at which the straight line is zero
     fraction = mean_X[before] / (mean_X[before] - mean_X[after])
-    return [float(at) for at in at_X[before] + fraction * (at_X[after] - at_X[before])]
+    distance = log_point_X[after] - log_point_X[before]
+    return [float(log_point) for log_point in log_point_X[before] + fraction * distance]
 
 
-def _estimate(at_X: np.ndarray, difference_SX: np.ndarray, at: float) -> Estimate:
-    """Return a place with its 95% interval, from the logarithm of the place.
+def _add_interval(
+    log_estimate: float, log_point_X: np.ndarray, difference_SX: np.ndarray
+) -> Estimate:
+    """Return an estimated place of a zero with its 95% interval, from the logarithm of the place.
 
-    The interval reaches on each side to the nearest point whose mean difference over seeds is
-    significantly different from zero (Student's t).
+    On each side, the interval ends at the nearest grid point at which zero is excluded: the mean
+    difference over seeds is significantly different from zero (Student's t at 95%). A side without
+    such a point is open.
+
+    One seed gives no test. Its interval is then open on both sides. But if the estimate lies beyond
+    the grid, the grid's nearest point becomes an end of the interval.
 
     Args:
-        at_X: Logarithms of points along the axis, ascending, shape (X,).
-        difference_SX: Differences of each seed at the points, shape (S, X).
-        at: Logarithm of the place where the mean difference is zero. An infinity if this place lies
-            beyond the points.
+        log_estimate: Logarithm of the place where the mean difference is zero, or plus or minus
+            infinity if this place lies beyond the grid.
+        log_point_X: Logarithms of the X grid points, ascending, shape (X,).
+        difference_SX: Difference of each of S seeds at the grid points, shape (S, X).
     """
     n, mean_X = len(difference_SX), difference_SX.mean(0)
-    is_beyond = math.isinf(at)
+    is_beyond_grid = math.isinf(log_estimate)
     if n > 1:
         half_width_X = stats.t_half_width(n) * difference_SX.std(0, ddof=1)
-        significant_X = at_X[np.abs(mean_X) > half_width_X]
-    else:  # without an interval over seeds
-        significant_X = at_X if is_beyond else at_X[:0]
-    low = max((float(np.exp(point)) for point in significant_X if point < at), default=None)
-    high = min((float(np.exp(point)) for point in significant_X if point > at), default=None)
-    return Estimate(None if is_beyond else float(np.exp(at)), low, high)
+        excludes_zero_X = np.abs(mean_X) > half_width_X
+    else:
+        excludes_zero_X = np.full(len(log_point_X), is_beyond_grid)
+    end_points = log_point_X[excludes_zero_X]
+    low = max((float(np.exp(end)) for end in end_points if end < log_estimate), default=None)
+    high = min((float(np.exp(end)) for end in end_points if end > log_estimate), default=None)
+    return Estimate(None if is_beyond_grid else float(np.exp(log_estimate)), low, high)

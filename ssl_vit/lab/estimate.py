@@ -52,8 +52,9 @@ class Device:
         if rate is None:
             replacement = "float32" if precision == "bfloat16" else "bfloat16"
             raise UserError(
-                f"compute.precision={precision}: the speed of device={self.name} in {precision} is"
-                f" unknown. Use {replacement}."
+                f"compute.precision={precision}: the speed of device={self.name} in this precision"
+                " is unknown, so the plan cannot estimate the time. Use"
+                f" compute.precision={replacement}."
             )
         return rate
 
@@ -133,10 +134,10 @@ class RunEstimate:
 
     def __repr__(self) -> str:
         """Return the text that the command line prints."""
-        return as_lines([self.notice] if self.notice else [], self._rows(), self.warnings)
+        return as_lines([self.notice] if self.notice else [], self._named_lines(), self.warnings)
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and text of each line."""
+    def _named_lines(self) -> Iterator[tuple[str, str]]:
+        """Yield the name and the text of each line, such as "disk" and its text."""
         yield "run", self.name
         work = f"multiply-adds {NOT_COUNTED}"
         if self.multiply_adds is not None:
@@ -153,39 +154,47 @@ class RunEstimate:
             yield "disk", f"{format_bytes(self.disk_bytes)} for checkpoints and the export"
         yield from self._time()
         if self.price is not None:
-            source = "assumed" if self.device else "measured"
+            # the line `time` has the assumed time, and the line `here` the measured time
+            basis = "time assumed for the device" if self.device else "time measured here"
             yield (
                 "price",
-                f"{number(self.price)}, at {self.asked.price:g} per device-hour, for the {source}"
-                " time",
+                f"{number(self.price)}, at {self.asked.price:g} per device-hour, from the {basis}",
             )
 
     def _length(self) -> str:
-        """Describe steps, images and epochs, with the names of options to set."""
+        """Describe the length of the run in steps, images and epochs, as options to type.
+
+        A run that continues a checkpoint with `resume=` takes `steps` further steps, and
+        `optim.steps` also includes the steps before the checkpoint.
+        """
         if self.images is None:
             return "the number of images is unknown. Add data.path= with images on this machine"
-        work = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
+        exaflop = NOT_COUNTED if self.exaflop is None else number(self.exaflop)
         if not self.steps:
-            return f"{self.images:,} images, exaFLOP {work}, one forward pass per image"
+            return f"{self.images:,} images, exaFLOP {exaflop}, one forward pass per image"
         epochs = "epochs unknown (add images=)"
         if self.training_images:
             epochs = (
                 f"epochs={self.epochs:.4g} of {self.training_images:,} training images"
                 f" ({self.images_source})"
             )
-        resumed = f" ({self.steps} after resume=)" if self.begins_at else ""
+        new_steps = f" ({self.steps} of them after resume=)" if self.begins_at else ""
         return (
-            f"optim.steps={self.steps + self.begins_at}{resumed} x {self.batch} ="
-            f" {self.images:,} images, exaFLOP {work}, {epochs}"
+            f"optim.steps={self.begins_at + self.steps}{new_steps} x {self.batch} ="
+            f" {self.images:,} images, exaFLOP {exaflop}, {epochs}"
         )
 
     def _memory(self) -> str:
-        """Describe the memory of a process's tensors for each ZeRO stage."""
+        """Describe the memory of a process's tensors for each ZeRO stage.
+
+        A ZeRO stage says which tensors are divided among the processes, so a single process has the
+        same memory in all stages.
+        """
         totals = [
             f"{stage} {format_bytes(sum(kinds.values()))}"
             for stage, kinds in self.tensor_bytes.items()
         ]
-        if self.asked.processes == 1:  # with one process all stages are the same
+        if self.asked.processes == 1:
             totals = totals[:1]
         per_process = f"{', '.join(totals)} per process (processes={self.asked.processes})"
         per_image = format_bytes(self.image_bytes)
@@ -193,7 +202,8 @@ class RunEstimate:
         if self.device_batch:
             return (
                 f"{per_process} in {self.precision}, with {format_image_count(self.device_batch)}"
-                f" per pass, including activations (estimated {per_image} per image){device}"
+                f" per forward pass, including activations (estimated {per_image} per"
+                f" image){device}"
             )
         return (
             f"{per_process} in {self.precision}, without activations (estimated {per_image} per"
@@ -204,13 +214,14 @@ class RunEstimate:
         """Yield lines about the time on the named device and about the time measured here."""
         device, timed = self.device, self.probe
         if device and self.seconds is not None:
-            unchecked = "" if device.verified else " (not checked)"
+            peak = f"{device.rate(self.precision):g} TFLOP/s"
+            if not device.verified:
+                peak += " (peak speed not checked)"
             yield (
                 "time",
                 f"about {format_duration(self.seconds)} on {self.asked.processes} x {device.name},"
                 f" {number(self.device_hours)} device-hours: for computation alone, assuming"
-                f" {self.asked.efficiency:.0%} (efficiency=) of the peak speed of"
-                f" {device.rate(self.precision):g} TFLOP/s{unchecked}",
+                f" {self.asked.efficiency:.0%} (efficiency=) of the peak speed of {peak}",
             )
             if self.images:
                 yield (
@@ -327,20 +338,26 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
     """Return the number of images per pass on each device that training will choose.
 
-    The result is None for an evaluation, and if neither the device nor `compute.batch` is known.
+    The result is None for an evaluation, and if neither the device nor `compute.batch` is known,
+    because the memory of the device then decides when training starts.
 
     Args:
         recipe: Recipe of the run.
         processes: Number of processes, each with a device.
         device: Named device, or None.
+
+    Raises:
+        UserError: The processes or `compute.batch` do not divide the batch.
     """
     if not recipe.trains:
         return None
-    fitting = 1
+    fitting_images = 1
     if device is not None:
-        fitting = costs.fitting_images(recipe, device.memory * GIB, fused=True)
-    # also checks that the processes divide the batch
-    layout = BatchLayout.divide(recipe.optim.batch, recipe.compute.batch, fitting, 0, processes)
+        fitting_images = costs.fitting_images(recipe, device.memory * GIB, fused=True)
+    # also called without a device, because it checks that the processes divide the batch
+    layout = BatchLayout.divide(
+        recipe.optim.batch, recipe.compute.batch, fitting_images, rank=0, processes=processes
+    )
     return layout.device_batch if device or recipe.compute.batch else None
 
 

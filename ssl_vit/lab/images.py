@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..data.run_splits import Splits
     from ..data.source import Source
 
-SAMPLED = 16  # number of images whose sides are measured
+SAMPLE_SIZE = 16  # number of images whose sides are measured
 
 
 def splits_of(data: Data, test: bool) -> "Splits":
@@ -39,7 +39,10 @@ def splits_of(data: Data, test: bool) -> "Splits":
 
 
 def has_labels(recipe: Recipe) -> bool:
-    """Return whether a recipe's images have labels. Images on another machine count as labelled.
+    """Return whether a recipe's images have labels.
+
+    Images on another machine and streamed images count as labelled, because their labels can only
+    be read when the run starts.
 
     Raises:
         UserError: The images cannot be read.
@@ -47,7 +50,7 @@ def has_labels(recipe: Recipe) -> bool:
     data = recipe.data
     if not data.path or not exists(data.path) or data.stream:
         return True
-    return bool(splits_of(data, False).train.labels.source)
+    return bool(splits_of(data, test=False).train.labels.source)
 
 
 def few_image_lines(
@@ -114,44 +117,48 @@ class ImageCounts(NamedTuple):
 
 
 def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
-    """Return the numbers of images of a run.
+    """Return how many images a run trains on, and how many it sends through the encoder.
 
-    The images are counted if they are in a folder on this machine. Otherwise the published number
-    is used.
+    The training images are counted if they are in a folder on this machine. Otherwise the published
+    number of the data set is used.
 
     Args:
         recipe: Recipe of the run.
         train_images: Number of training images to use instead, or None.
     """
-    count = costs.training_images(recipe.data, train_images)
+    trained = costs.training_images(recipe.data, train_images)
     seen = costs.images_seen(recipe, train_images)
     path = recipe.data.path
     if train_images is None and path and exists(path) and not recipe.data.stream:
-        # every draw has the same number of images
+        # data.share_seed draws which images belong to data.share, and does not change their number
         data = recipe.data.model_dump() | {"share_seed": 0}
-        count, total = _counted(json.dumps(data), not recipe.trains)
-        if not recipe.trains:
-            seen = costs.evaluated_images(recipe, count, total - count)
-        return ImageCounts(count, seen, "on this machine")
+        trained, total = _count_split_images(json.dumps(data), test=not recipe.trains)
+        if not recipe.trains:  # an evaluation also sends the validation and test images
+            seen = costs.evaluated_images(recipe, train=trained, others=total - trained)
+        return ImageCounts(trained, seen, "on this machine")
     published = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
-    if count != published:
+    if trained != published:
         source = f"of {published:,} {source}"
-    return ImageCounts(count, seen, source)
+    return ImageCounts(trained, seen, source)
 
 
 @functools.cache  # many tasks of a study have the same images
-def _counted(data: str, test: bool) -> tuple[int, int]:
-    """Return the numbers of training images and of all images that an evaluation uses.
+def _count_split_images(data: str, test: bool) -> tuple[int, int]:
+    """Return the number of training images, and the number of images in all splits.
 
     Args:
-        data: Keys of `data` as JSON, because a cache needs a text.
+        data: Keys of `data` as JSON, because the cache needs a hashable argument.
         test: Whether the test split counts.
     """
-    splits = splits_of(Data(**json.loads(data)), test)
-    trained = len(splits.train)
-    held_out = 0 if json.loads(data)["validation"] == 0 else len(splits.validation)
-    return trained, trained + held_out + (0 if splits.test is None else len(splits.test))
+    keys = json.loads(data)
+    splits = splits_of(Data(**keys), test)
+    trained = total = len(splits.train)
+    if keys["validation"] != 0:  # else the validation images are training images
+        total += len(splits.validation)
+    if splits.test is not None:
+        total += len(splits.test)
+    return trained, total
 
 
 class SplitLabels(NamedTuple):
@@ -186,7 +193,9 @@ def split_labels(data: Data) -> SplitLabels:
 
 
 def shorter_side(images: "Source", data: Data) -> int:
-    """Return the median of the shorter sides, in pixels, of a few images of a split.
+    """Return the median of the shorter sides, in pixels, of `SAMPLE_SIZE` images of a split.
+
+    The sampled images are evenly spaced in the split, and images that cannot be read are skipped.
 
     Raises:
         UserError: None of the images can be read.
@@ -194,10 +203,12 @@ def shorter_side(images: "Source", data: Data) -> int:
     from ..data.pixel_values import decoder
 
     decode, sides = decoder(data), list[int]()
-    rows = np.linspace(0, len(images) - 1, min(SAMPLED, len(images))).astype(int)
-    for raw in images.fetch(rows)[0]:
-        with suppress(ValueError):
-            sides.append(min(decode(raw).shape[1:]))
+    rows = np.linspace(0, len(images) - 1, min(SAMPLE_SIZE, len(images))).astype(int)
+    encoded_images, _ = images.fetch(rows)  # without the labels
+    for encoded_image in encoded_images:
+        with suppress(ValueError):  # an image that cannot be read
+            _, height, width = decode(encoded_image).shape
+            sides.append(min(height, width))
     if not sides:
         raise UserError(f"{data.place}: no image can be read (tried {len(rows)}). Check the files.")
     return int(np.median(sides))

@@ -5,23 +5,30 @@ import psutil
 from .. import costs
 from ..recipe.schema import Recipe
 
-WITHOUT_GPU = 3 << 28  # 0.75 GiB: Python, torch and the libraries of a process
-WITH_GPU = 4 << 30  # the same with CUDA and data workers: a guess
+# memory of Python, torch and the libraries of a process
+LIBRARY_BYTES_ON_CPU = 3 << 28  # 0.75 GiB
+LIBRARY_BYTES_ON_GPU = 4 << 30  # with CUDA and data workers: a guess
 
 
 def memory_need(recipe: Recipe, gpu: bool) -> int:
-    """Estimate the bytes of CPU memory of a run: libraries and, without a GPU, tensors.
+    """Estimate how many bytes of CPU memory a run needs.
 
-    Activations are those of a whole batch, but at most half of the memory, because
-    jobs/resources.py chooses the device batch in this way. An evaluation keeps the features of all
-    images, twice while the features are concatenated.
+    Every run needs the libraries. A run without a GPU also keeps its tensors in CPU memory. An
+    evaluation also keeps the features of all images: twice, while it concatenates the batches.
+
+    The activations of a batch never count more than half of this machine's memory: if a whole batch
+    needs more, training divides the batch until a part fits into that half (jobs/resources.py).
+
+    Args:
+        recipe: Recipe of the run.
+        gpu: Whether the run uses a GPU.
     """
-    features = 0
-    if recipe.objective == "probe":  # float32, twice
-        features = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
+    feature_bytes = 0
+    if recipe.objective == "probe":  # two copies of float32, which has 4 bytes
+        feature_bytes = 2 * 4 * recipe.model.width * (costs.images_seen(recipe) or 0)
     if gpu:
-        return WITH_GPU + features
+        return LIBRARY_BYTES_ON_GPU + feature_bytes
     batch = recipe.compute.batch or recipe.optim.batch
     tensors = costs.memory_bytes(recipe, processes=1, zero=0, batch=batch, fused=False)
     activations = min(tensors.pop("activations"), psutil.virtual_memory().total // 2)
-    return WITHOUT_GPU + activations + sum(tensors.values()) + features
+    return LIBRARY_BYTES_ON_CPU + activations + sum(tensors.values()) + feature_bytes

@@ -28,31 +28,41 @@ def main(words: list[str]) -> None:
     print(result)
     if result.asked.as_json:
         content = dataclasses.asdict(result)
-        print(json.dumps(content, default=lambda options: options.model_dump(by_alias=True)))
+        # the options in `asked` are a pydantic model, the only value that json cannot write itself
+        print(json.dumps(content, default=lambda asked: asked.model_dump(by_alias=True)))
 
 
 def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     """Estimate what a run or a study will cost.
+
+    A study's images need not be on this machine: a path that its file asks for, such as `cifar10=`,
+    gets a made-up value if the user sets none. Images are only read with `probe`.
 
     Raises:
         UserError: An option is wrong.
     """
     if not _is_study(arguments):
         return _plan_run(parse(PlanOptions, arguments))
-    # a study may have places called images or epochs
-    own, rest = arguments.split({*PlanOptions.options()} - {"images", "epochs"})
-    options = parse(PlanOptions, own)
+    # images= and epochs= of the plan are for single runs: a study's file may ask for a path with
+    # one of these names, so they belong to the study here
+    plan_keys = {*PlanOptions.options()} - {"images", "epochs"}
+    plan_arguments, study_arguments = arguments.split(plan_keys)
+    options = parse(PlanOptions, plan_arguments)
     if options.processes > 1:
-        text = "this option belongs to a single run and not to a study"
-        raise UserError(f"processes={options.processes}: {text}. Leave out processes=.")
-    return estimate_request(parse_request(rest, stand_ins=True, look=options.probe), options)
+        reason = "this option belongs to a single run and not to a study"
+        raise UserError(f"processes={options.processes}: {reason}. Leave out processes=.")
+    request = parse_request(study_arguments, stand_ins=True, look=options.probe)
+    return estimate_request(request, options)
 
 
 def _is_study(arguments: Arguments) -> bool:
     """Return whether the arguments name a study, the file of a study, or a sweep over a recipe."""
     pairs = dict(arguments.pairs or ())
-    named = [word.partition("=")[2] for word in arguments.words if word.startswith("recipe=")]
-    recipe = str(named[0] if named else pairs.get("recipe", ""))
+    recipe = str(pairs.get("recipe", ""))
+    for word in arguments.words:
+        if word.startswith("recipe="):
+            recipe = word.removeprefix("recipe=")
+            break
     if SWEEP in arguments.words or SWEEP in pairs or recipe.startswith("study/"):
         return True
     is_file = recipe.endswith((".yaml", ".yml")) and exists(recipe)
@@ -62,16 +72,24 @@ def _is_study(arguments: Arguments) -> bool:
 def _plan_run(options: PlanOptions) -> RunEstimate:
     """Return the estimate of a single run.
 
+    Args:
+        options: Options of the plan. `options.unread` has the keys of the recipe that the user
+            typed, as texts, because a plugin must run first to declare its keys.
+
     Raises:
         UserError: An option is wrong.
     """
-    unread = options.unread
-    unread.run_plugin()
-    names = [key for key, option in PlanOptions.options().items() if not option.form]
-    check_keys([key for key in unread.keys if key not in NAMED], others=names)
-    given = unread.read()
+    recipe_keys = options.unread
+    recipe_keys.run_plugin()
+    # a misspelt key may also be one of the plan's options that are typed as KEY=VALUE
+    plan_keys = [key for key, option in PlanOptions.options().items() if not option.form]
+    # `recipe`, `data` and `model` name files and presets, and are no keys in a recipe
+    check_keys([key for key in recipe_keys.keys if key not in NAMED], others=plan_keys)
+    given = recipe_keys.read()
+    # the images must exist only if the run is timed on this machine
     resolved = resolve(given, here=options.probe)
     if options.epochs is not None:
+        # the steps of an epoch follow from the images and the batch of the resolved recipe
         given = given.with_values({"optim.steps": _steps(resolved, options)})
         resolved = resolve(given, here=options.probe)
     timed = None
@@ -92,6 +110,8 @@ def _steps(resolved: Resolved, options: PlanOptions) -> int:
     if not recipe.trains:
         raise UserError(f"{where}: an evaluation has no epochs. Leave out epochs=.")
     if count is None:
-        text = f"the number of images of data={recipe.data.name} is unknown. Add images=."
-        raise UserError(f"{where}: {text}")
+        raise UserError(
+            f"{where}: the number of images of data={recipe.data.name} is unknown. Add"
+            " images=NUMBER."
+        )
     return max(1, round((options.epochs or 0) * count / recipe.optim.batch))

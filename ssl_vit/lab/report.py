@@ -53,7 +53,7 @@ BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "
 ESCAPED = {character: rf"\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX = str.maketrans(ESCAPED)
-WIDE = 10  # an axis whose ends differ by at least this factor is logarithmic
+WIDE = 10  # an axis is logarithmic if its largest number is at least this many times its smallest
 SPREAD = 0.6  # share of the space between two names over which the lines at one name are spread
 
 
@@ -118,11 +118,12 @@ def write(folder: Path) -> Report:
     The same results give the same files, byte for byte.
 
     Raises:
-        UserError: The folder is not a study or compares nothing, a file in it is damaged, no run
-            has the measure, or compared names were tested on different images.
+        UserError: The folder is not a study, the study does not say what to compare, a file is
+            damaged, no run has the measure, or compared runs were tested on different images.
     """
     results = load(folder)
     runs = results.finished.values()
+    # a plugin may declare metrics of its own, with their names for readers and better directions
     plugin_rows = [rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs]
     with use_plugin_rows(*plugin_rows):
         return _write(folder, results)
@@ -160,8 +161,10 @@ def page(report: Report) -> list[Section]:
     then limits, further tables, cost and notes. Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
-    seen = list(_seen(results, verdict))
-    opening: list[Block] = [Text(sentence, True) for sentence, is_unsound in seen if is_unsound]
+    training_on_test = list(_describe_training_on_test(results, verdict))
+    opening: list[Block] = [
+        Text(sentence, warning=True) for sentence, is_unsound in training_on_test if is_unsound
+    ]
     opening += (Text(_without_paths(report, sentence)) for sentence in report.sentences)
     if report.answer:
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
@@ -172,7 +175,8 @@ def page(report: Report) -> list[Section]:
         differences = _table(further_tables.pop("differences"))
     cost = _table(further_tables.pop("cost"))
     limits = [*_limits(results, verdict)]
-    limits += [sentence for sentence, is_unsound in seen if not is_unsound]
+    limits += [sentence for sentence, is_unsound in training_on_test if not is_unsound]
+    notes = results.plan.report.get("notes", ())
     exploratory: list[Block] = []
     for name, shown in further_tables.items():
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
@@ -185,9 +189,9 @@ def page(report: Report) -> list[Section]:
         Section("Limits", [Listing(limits)] if limits else []),
         Section("Exploratory", exploratory),
         Section("Cost and machines", [*cost, Text(span), Listing(machines)]),
-        Section("Notes", [Listing(list(results.plan.report.get("notes", ())))]),
+        Section("Notes", [Listing([*notes])] if notes else []),
     ]
-    return [section for section in sections if section.blocks not in ([], [Listing([])])]
+    return [section for section in sections if section.blocks]
 
 
 def _without_paths(report: Report, text: str) -> str:
@@ -207,27 +211,30 @@ def _without_paths(report: Report, text: str) -> str:
 def _table(shown: ReportTable) -> list[Block]:
     """Return the blocks of a table: the rows and the caption."""
     frame = as_text(shown)
-    table = blocks.Table(*cells(frame), labels=_labels(shown, frame), behind=BEHIND)
+    table = blocks.Table(*cells(frame), labels=_count_label_columns(shown, frame), behind=BEHIND)
     return [table, Text(shown.caption)]
 
 
-def _labels(shown: ReportTable, frame: pd.DataFrame) -> int:
+def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) -> int:
     """Return the number of text columns at the left of a table, before the first column of numbers.
 
     Args:
-        shown: Table with numbers.
-        frame: The same table as text, from `as_text`.
+        report_table: Table with numbers.
+        text_frame: The same table as text, from `as_text`.
     """
-    for position, name in enumerate(map(str, frame)):
-        if name not in shown.frame or not pd.api.types.is_string_dtype(shown.frame[name]):
+    numbers = report_table.frame
+    for position, name in enumerate(map(str, text_frame)):
+        # only the text has columns of intervals, such as "1.2 to 3.4", which count as numbers
+        if name not in numbers or not pd.api.types.is_string_dtype(numbers[name]):
             return position
-    return len(frame.columns)
+    return len(text_frame.columns)
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     """Draw the compared values, with a horizontal line at the value of untrained weights.
 
-    The figure has the line only if untrained weights have the same value at all places of a seed.
+    A horizontal line needs a single value for each seed. So there is no line if the value of
+    untrained weights differs along another axis, for example between 1% and 10% of the labels.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     assert measure is not None
@@ -235,10 +242,10 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     title = f"{measure.label}, %" if measure.scale == 100 else measure.label
     fresh = untrained(results, verdict, measure)
     values = fresh[[axis, "seed", "value"]].drop_duplicates()
-    levels = {}
+    untrained_levels = {}
     if not values.duplicated([axis, "seed"]).any():
-        levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
-    svg = draw(rows, axis, verdict.rule.other_axes, title, levels)
+        untrained_levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
+    svg = draw(rows, axis, verdict.rule.other_axes, title, untrained_levels)
     caption = f"{title}: each point is a seed, each diamond a mean."
     return blocks.Figure("figures/study.svg", caption, svg)
 
@@ -305,9 +312,12 @@ def _format_axis(
 ) -> None:
     """Set the ticks, the limits and the grid of the x-axis.
 
+    The axis is linear for names, which are evenly spaced, and for numbers that differ by less than
+    the factor `WIDE`. It is logarithmic for numbers that differ by more.
+
     Args:
         panel: Axes of the figure.
-        ticks: Names on the x-axis.
+        ticks: Names on the x-axis, such as `mae` or "1%".
         number_at: `{name: number}`, or None if the names are not numbers.
     """
     if number_at is None:
@@ -318,18 +328,19 @@ def _format_axis(
         labels = map(figure_label, ticks)
         panel.set_xticks(range(len(ticks)), labels, rotation=rotation, ha=alignment)
     elif max(number_at.values()) / min(number_at.values()) >= WIDE:
-        panel.set_xscale("log")
+        panel.set_xscale("log")  # else matplotlib's linear axis
         panel.set_xticks([*number_at.values()], map(figure_label, number_at))
         panel.minorticks_off()
     panel.grid()
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
-    """Yield a sentence for each compared name whose weights were trained on test images.
+def _describe_training_on_test(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
+    """Yield a sentence for each compared arm whose weights were trained on test images.
 
-    The sentence gives the largest number of test images that any run of the name was trained on.
-    The runs that the weights came from count too.
+    The sentence gives the largest number of test images that any run of the arm, or any run that
+    its weights came from, was trained on. Further sentences name the runs whose training images are
+    unknown, so that nobody can say whether test images are among them.
 
     Yields:
         The sentence, and whether the weights have learned labels of test images. The comparison is
@@ -337,15 +348,16 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
     """
     for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
         runs = [results.finished[task] for task in rows_of_name["folder"]]
+        # each entry counts the measured images that a single run was trained on
         seen = [entry for run in runs for entry in seen_text.recorded(run.result, run.environment)]
-        total = max((entry.of.get("test", 0) for entry in seen), default=0)
+        num_test_images = max((entry.of.get("test", 0) for entry in seen), default=0)
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
         labels = max((entry.labels.get("test", 0) for entry in seen), default=0)
         with_labels = "without labels"
         if labels:
             with_labels = f"with the labels of {format_image_count(labels)}"
         sentence = (
-            f"{name}: the weights were trained on {images:,} of {total:,} test images,"
+            f"{name}: the weights were trained on {images:,} of {num_test_images:,} test images,"
             f" {with_labels}."
         )
         if seen_text.learned_labels(seen):
@@ -356,16 +368,19 @@ def _seen(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
             yield f"{name}: the training images of {run_name} are unknown.", False
 
 
-def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Yield a sentence about compared names that are no better than the commonest class.
+def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:
+    """Yield a sentence about compared arms that are no better than a constant prediction.
 
-    A difference between two such names says little. If every name is better than always naming the
-    commonest class, there is no sentence.
+    The constant prediction always names the commonest class of the test images. A difference
+    between two arms that are no better says little. If every arm is better, there is no sentence.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     if measure is None:
         return
     table = results.table
+    # The metric of the constant prediction is `majority_top1` for a fine-tuning and `commonest_knn`
+    # for a probe of a frozen encoder, so a study has measured only one of the two. All runs have
+    # the same test images, and the mean over the runs is their common value.
     is_constant = table["metric"].isin([f"majority_{measure.name}", f"{COMMONEST}{measure.name}"])
     is_tested = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
     constant = table[is_constant & is_tested]["value"].mean()  # NaN if not measured
@@ -380,45 +395,62 @@ def _like_a_constant(results: Results, verdict: Verdict) -> Iterator[str]:
 
 def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield sentences about results that the report leaves out, and about limits of its claims."""
-    plan, rows = results.plan, verdict.rows
+    rows = verdict.rows
     yield from list_limits(rows, verdict.rule)
-    for name, reason in results.foreign.items():
+    yield from _list_left_out(results)
+    yield from _describe_copies(results, verdict)
+    if (rows["n"] < FEW_IMAGES).any():
+        count = format_image_count(int(rows["n"].min()))
+        yield (
+            f"An accuracy on {count} is uncertain by 10 points or more, even if all seeds agree."
+        )
+    yield from _find_useless_arms(results, verdict)
+    yield from _list_limits_of_options(results, verdict)
+
+
+def _list_left_out(results: Results) -> Iterator[str]:
+    """Yield sentences about runs and values in the study's folder that the report leaves out."""
+    for name, reason in results.foreign.items():  # made by other options than the study plans
         yield f"{name} is left out: {reason}."
     finished = {path.parent.name for path in results.folder.glob("*/result.json")}
-    left_out = list_names(sorted(finished - {task.name for task in plan.tasks}))
+    left_out = list_names(sorted(finished - {task.name for task in results.plan.tasks}))
     if left_out:
         yield f"Finished runs that no longer belong to the study are left out: {left_out}."
     is_finite = np.isfinite(results.table["value"])
     diverged = list_names([*results.table[~is_finite]["folder"].unique()])
     if diverged:
         yield f"Values of {diverged} that are not finite are left out."
-    yield from _copies(results, verdict)
-    if (rows["n"] < FEW_IMAGES).any():
-        count = format_image_count(int(rows["n"].min()))
-        yield (
-            f"An accuracy on {count} is uncertain by 10 points or more, even if all seeds agree."
-        )
-    tested = [task for task in plan.tasks if task.run == verdict.rule.test]
+
+
+def _list_limits_of_options(results: Results, verdict: Verdict) -> Iterator[str]:
+    """Yield sentences about limits that follow from how the study sets options.
+
+    The limits are about how values were chosen among tries, about encoders that all seeds share,
+    and about `data.share`, the share of the images whose labels are used.
+    """
+    tasks = results.plan.tasks
     # the compared runs and the runs that their weights come from
-    used_names = set(" ".join([*rows["folder"], *rows["origin"]]).split())
-    used = [task for task in plan.tasks if task.name in used_names]
-    tries = {name for task in used if task.best for name in task.best[0]}
-    yield from _like_a_constant(results, verdict)
-    yield from (f"{warning}." for warning in warn_about_other_tries(plan.by_name))
-    yield from _few_choose(results, tries)
-    yield from _one_encoder(used)
-    choosing_seeds = {task.seed for task in plan.tasks if task.name in tries}
-    seeds = choosing_seeds & {task.seed for task in tested}
-    if seeds:
-        names = list_names([*map(str, sorted(seeds))])
-        yield f"Values were chosen with seeds that are also compared: {names}."
+    used_names = {*verdict.rows["folder"], *" ".join(verdict.rows["origin"]).split()}
+    used = [task for task in tasks if task.name in used_names]
+    choices = [task.best for task in used if task.best]  # (names of tries, deciding measure)
+    names_of_tries = {name for tries, _ in choices for name in tries}
+    yield from (f"{warning}." for warning in warn_about_other_tries(results.plan.by_name))
+    yield from _warn_about_few_choosing_images(results, names_of_tries)
+    yield from _describe_shared_encoders(used)
+    tested = [task for task in tasks if task.run == verdict.rule.test]
+    choosing_seeds = {task.seed for task in tasks if task.name in names_of_tries}
+    shared_seeds = choosing_seeds & {task.seed for task in tested}
+    if shared_seeds:
+        seeds = list_names([*map(str, sorted(shared_seeds))])
+        yield f"Values were chosen with seeds that are also compared: {seeds}."
     options = [task.options for task in tested]
+    # without `data.share_seed`, every seed uses the same draw of images
     if any("data.share" in values and "data.share_seed" not in values for values in options):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 
 
-def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Yield a sentence for each measured set of images that contains some images several times."""
+def _describe_copies(results: Results, verdict: Verdict) -> Iterator[str]:
+    """Yield a sentence for each set of test images in which some images occur more than once."""
     sentences = set()
     for task in verdict.rows["folder"]:
         metrics = results.finished[task].result.metrics
@@ -431,36 +463,48 @@ def _copies(results: Results, verdict: Verdict) -> Iterator[str]:
     yield from sorted(sentences)
 
 
-def _one_encoder(tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield a sentence for each encoder from outside the study, which is the same for all seeds."""
-    places: set[tuple[str, str]] = set()  # (key of the options, place of the weights)
+def _describe_shared_encoders(tasks: Sequence[Task]) -> Iterator[str]:
+    """Yield a sentence for each encoder that was not trained in the study.
+
+    All seeds share such an encoder, for example with `init=timm:NAME`. An encoder that the study
+    has trained is a reference to another task, such as `init={pretrain}`, and has no sentence.
+    """
+    paths: set[tuple[str, str]] = set()  # (key, path of the weights)
     for task in tasks:
         by_key = sources({"init": SCRATCH} | task.options)
-        places |= {(key, source.place) for key, source in by_key.items()}
-    for key, place in sorted(places):
-        if place != SCRATCH and not REFERENCE.search(place):
+        paths |= {(key, source.place) for key, source in by_key.items()}
+    for key, path in sorted(paths):
+        if path != SCRATCH and not REFERENCE.search(path):
             yield (
-                f"{key}={Path(place).name} is the same encoder for all seeds. The results describe"
+                f"{key}={Path(path).name} is the same encoder for all seeds. The results describe"
                 " this encoder and not a method of pre-training."
             )
 
 
-def _few_choose(results: Results, tries: Collection[str]) -> Iterator[str]:
+def _warn_about_few_choosing_images(
+    results: Results, names_of_tries: Collection[str]
+) -> Iterator[str]:
     """Yield a sentence for each run that used few held-out images to choose something.
+
+    A run may choose the hyperparameters of its probes, such as their regularisation. A try is a run
+    with one of several values, among which a later run takes the value with the best result. Both
+    choices use held-out images.
 
     Args:
         results: Results of the study.
-        tries: Names of the tasks among whose values another task has chosen.
+        names_of_tries: Names of the runs that are tries.
     """
-    sentences: dict[str, None] = {}
+    sentences: dict[str, None] = {}  # each sentence once and in order
     for name, run in results.finished.items():
         task = results.plan.by_name[name]
         probes = task.values.get("probe.measures", ()) if task.tool == "evaluate" else ()
         choices = held_out_choices(probes)
-        if name in tries:
+        if name in names_of_tries:
             choices.append("the best tried values")
+        if not choices:
+            continue
         counts = run.result.measured_on or run.environment.measured_on or {}
-        held_out = {split: count for split, count in counts.items() if split != "test" and choices}
+        held_out = {split: count for split, count in counts.items() if split != "test"}
         cautions = few_images(held_out, choices)
         sentences |= {f"{task.run}: {caution}.": None for caution in cautions}
     yield from sentences
@@ -475,16 +519,17 @@ def latex(report: Report) -> str:
     tables, begin = [], "\\begin{table}\n"
     notes = ["This table needs \\usepackage{booktabs}"]
     notes += [_without_paths(report, sentence) for sentence in report.sentences]
-    notes += [sentence for sentence, _ in _seen(report.results, report.verdict)]
+    training_on_test = _describe_training_on_test(report.results, report.verdict)
+    notes += [sentence for sentence, _ in training_on_test]
     notes += _limits(report.results, report.verdict)
     notes += report.results.plan.report.get("notes", ())
     comments = "".join(f"% {text_line(note)}\n" for note in notes)
-    for name, shown in report.tables.items():
-        frame = as_text(shown)
-        caption = text_line(f"{report.title} ({name}). {shown.caption}").translate(LATEX)
+    for name, report_table in report.tables.items():
+        frame = as_text(report_table)
+        caption = text_line(f"{report.title} ({name}). {report_table.caption}").translate(LATEX)
         label = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
-        label_columns = _labels(shown, frame)
-        columns = "l" * label_columns + "r" * (len(frame.columns) - label_columns)
+        num_labels = _count_label_columns(report_table, frame)  # aligned left, numbers right
+        columns = "l" * num_labels + "r" * (len(frame.columns) - num_labels)
         settings = {"caption": caption, "label": label, "column_format": columns}
         table = frame.to_latex(index=False, escape=True, **settings)
         tables.append(table.replace(begin, begin + comments, 1))

@@ -79,7 +79,7 @@ def write(options: ReportOptions) -> "RunPage | Report":
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder. Name the folder of a run or of a study.")
     try:
-        if (folder / record.FILE).exists():
+        if (folder / record.FILE).exists():  # only a study has the file study.json
             from . import report  # imports pandas, which is slow and only needed here
 
             return report.write(folder)
@@ -96,8 +96,8 @@ def write(options: ReportOptions) -> "RunPage | Report":
 def _write_run(folder: Path) -> RunRecord:
     """Write the page of a run and return the content of the run's folder.
 
-    A run draws its predictions when it finishes, except a task of a study. The function draws the
-    predictions of such a task first.
+    The page shows a figure of the predictions. Most runs have drawn the figure when they finished.
+    A run of a study has not, because a study can have many runs, so its figure is drawn here.
     """
     if is_task(folder):
         try:

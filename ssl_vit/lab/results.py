@@ -83,23 +83,29 @@ class Results:
         run: str | None = None,
         metric: str | None = None,
         split: str | None = None,
-        fresh_of: str | None = None,
+        untrained_by: str | None = None,
     ) -> pd.DataFrame:
-        """Select rows of `table` with finite values, except rows of runs that only try values.
+        """Select rows of `table` with finite values.
+
+        Rows of a hyperparameter search are left out: rows of runs that only try values, among which
+        another run takes the best.
 
         Args:
             run: Only rows of this run, or None for all runs.
             metric: Only rows of this metric, or None for all metrics.
             split: Only rows of this split, or None for all splits.
-            fresh_of: Name of a run. Only rows of untrained weights that its tasks have measured.
+            untrained_by: Name of a run, or None. Only rows of untrained weights that the tasks of
+                this run have measured, for comparison with their trained weights.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):
             if value is not None:
                 is_wanted &= self.table[column] == value
-        if fresh_of is not None:
+        if untrained_by is not None:
             folders = [
-                FRESH_FOLDER.format(task.name) for task in self.plan.tasks if task.run == fresh_of
+                FRESH_FOLDER.format(task.name)
+                for task in self.plan.tasks
+                if task.run == untrained_by
             ]
             is_wanted &= self.table["folder"].isin(folders)
         return self.table[is_wanted]
@@ -111,28 +117,39 @@ class Results:
             tasks: Names of tasks.
 
         Raises:
-            UserError: A file of predictions is damaged, does not reproduce the top-1 in
-                result.json, or has other images or labels than a task with the same fingerprint.
+            UserError: A file of predictions is damaged, does not reproduce the top-1 accuracy in
+                result.json, or has other test images or labels than another task, although
+                environment.json has the same fingerprint of the test images for both tasks.
         """
         by_task: dict[str, PredictionOutcomes] = {}
-        # {fingerprint: folder, indices and labels of the first task with these images}
-        firsts: dict[str, tuple[Path, np.ndarray, np.ndarray]] = {}
-        rows = self.table[self.table["folder"].isin(tasks) & (self.table["metric"] == PREDICTED)]
+        # {fingerprint: name, indices and labels of the first task with these images}
+        firsts: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
+        # the folder of a run has the name of the task
+        is_of_tasks = self.table["folder"].isin(tasks)
+        rows = self.table[is_of_tasks & (self.table["metric"] == PREDICTED)]
         for name, value, images in rows[["folder", "value", "fingerprint"]].itertuples(index=False):
             path = self.folder / name / "predictions.npz"
             if not path.exists():
                 continue
             index_M, label_ML, outcomes = read_predictions(path)
-            first = firsts.setdefault(images, (path.parent, index_M, label_ML))
-            if not all(map(np.array_equal, first[1:], (index_M, label_ML))):
-                text = f"the test images differ from the test images of {first[0].name}"
-                raise UserError(f"{path}: {text}, so {STUDY_HINT}")
+            first_name, first_index_M, first_label_ML = firsts.setdefault(
+                images, (name, index_M, label_ML)
+            )
+            if not (
+                np.array_equal(index_M, first_index_M) and np.array_equal(label_ML, first_label_ML)
+            ):
+                raise UserError(
+                    f"{path}: the test images differ from the test images of {first_name}, so"
+                    f" {STUDY_HINT}"
+                )
             is_labelled_M = (label_ML >= 0).any(1)
             by_task[name] = PredictionOutcomes(*(array[is_labelled_M] for array in outcomes))
             top1 = by_task[name].correct_M.mean()
             if abs(top1 - value) > 1e-6:
-                text = f"top1 is {top1:.4f} in this file and {value:.4f} in result.json"
-                raise UserError(f"{path}: {text}, so {STUDY_HINT}")
+                raise UserError(
+                    f"{path}: top1 is {top1:.4f} in predictions.npz and {value:.4f} in result.json,"
+                    f" so {STUDY_HINT}"
+                )
         return by_task
 
 
@@ -180,14 +197,18 @@ def load(folder: Path) -> Results:
             f" {format_count(len(tasks), 'tasks')} not finished){left_out_texts}"
         )
     _check_training_images(folder, finished, training_images)
-    rows = [row for name, run in finished.items() for row in _rows(tasks[name], run, tasks)]
+    rows = [row for name, run in finished.items() for row in _metric_rows(tasks[name], run, tasks)]
     table = frame(rows, list(plan.axes))
     lengthened = ledger.lengthened if ledger else 0
     return Results(folder, plan, table, finished, missing, foreign, lengthened)
 
 
-def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:
-    """Yield a row of `Results.table` for each metric of a finished run."""
+def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:
+    """Yield a row of `Results.table` for each metric of a finished run.
+
+    A run may also measure its network with untrained weights. These metrics, such as `fresh_knn`,
+    become rows of another run, UNTRAINED, under the plain name, such as `knn`, and without a cost.
+    """
     shared = {
         "run": task.run,
         **task.at,
@@ -199,10 +220,11 @@ def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]
         "folder": task.name,
         "origin": " ".join(weight_sources(tasks, task.name)),
     }
-    images = dict(run.environment.data)
-    images["validation"] = run.environment.held_out or images.get("validation", "")
+    fingerprints = dict(run.environment.data)  # {split: fingerprint of the images}
+    if run.environment.held_out:
+        fingerprints["validation"] = run.environment.held_out
     measured_on = run.result.measured_on or run.environment.measured_on
-    fresh_columns = {
+    untrained_columns = {
         "run": UNTRAINED,
         "exaflop": None,
         "device_hours": None,
@@ -210,10 +232,13 @@ def _rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]
         "origin": "",
     }
     for name, entry in run.result.metrics.items():
-        run_columns = fresh_columns if name.startswith(FRESH) else {}
+        run_columns = untrained_columns if name.startswith(FRESH) else {}
         measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
-        n = entry.n and metric_tables.independent_cases(entry.n, entry.split, measured_on)
-        yield shared | run_columns | measured | {"n": n, "fingerprint": images.get(entry.split, "")}
+        n = entry.n
+        if n:  # the patches of an image are alike, so they count as one case
+            n = metric_tables.independent_cases(n, entry.split, measured_on)
+        fingerprint = fingerprints.get(entry.split, "")
+        yield shared | run_columns | measured | {"n": n, "fingerprint": fingerprint}
 
 
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
@@ -225,7 +250,8 @@ def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFram
         rows: `{column: value}` of each row.
         axes: Axes of the study, each of which gets a column.
     """
-    columns = ["run", *axes, *list(COLUMNS)[1:]]
+    run_column, *other_columns = COLUMNS  # the axes come after the column `run`
+    columns = [run_column, *axes, *other_columns]
     table = pd.DataFrame(list(rows), columns=columns, dtype=object)
     text_columns = [*axes, *(name for name, kind in COLUMNS.items() if kind == "str")]
     table[text_columns] = table[text_columns].fillna("")
@@ -266,8 +292,9 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
     """Read the predictions.npz of a run.
 
     Returns:
-        Row of each test image in the data set (M,), labels of each test image (M, L), and for each
-            test image whether the top-1 prediction is one of the labels.
+        For M test images: the index of each image in the data set, shape (M,), the L labels of each
+            image, shape (M, L), and the outcomes. The outcomes say for each image whether the top-1
+            prediction is one of its labels, and contain a hash of its pixels, which finds copies.
 
     Raises:
         UserError: The file is damaged.

@@ -19,7 +19,7 @@ from .study.read import UNTRAINED
 from .verdict import FRESH, Measure, Verdict, decide_claims
 
 SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
-SHORT = ("exaFLOP", "device-hours", "times")  # columns that show three significant digits
+THREE_DIGITS = ("exaFLOP", "device-hours", "times")  # columns that show three significant digits
 
 
 class ReportTable(NamedTuple):
@@ -45,23 +45,24 @@ def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
     """Return `{name: table}` of the report, the most important table first. No table is empty."""
     by_name = {}
     if verdict.measure is not None:
-        by_name["compared"] = _compared(results, verdict, verdict.measure)
-        by_name["differences"] = _differences(verdict, verdict.measure)
-        by_name |= _by_other_measures(results, verdict)
-        by_name |= _means(results, verdict, verdict.measure)
-        by_name |= _along(results, verdict, verdict.measure)
+        by_name["compared"] = _compared_means(results, verdict, verdict.measure)
+        by_name["differences"] = _measured_differences(verdict, verdict.measure)
+        by_name |= _differences_by_other_measures(results, verdict)
+        by_name |= _means_over_axes(results, verdict, verdict.measure)
+        by_name |= _factors_along_axis(results, verdict, verdict.measure)
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
-        by_name[f"measured by {run}"] = _others(results, verdict, run)
-    by_name |= {"chosen": _chosen(results), "cost": _cost(results)}
+        by_name[f"measured by {run}"] = _other_metrics(results, verdict, run)
+    by_name |= {"chosen": _chosen_values(results), "cost": _cost_of_runs(results)}
     return {name: shown for name, shown in by_name.items() if len(shown.frame)}
 
 
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
     """Return the rows of untrained weights that the compared tasks have measured.
 
-    The rows have the name `FRESH` on the compared axis, such as "untrained weights". If the
-    untrained weights of two trained names have different values, because the networks differ, the
-    rows have a name for each network, such as "untrained weights as vit_p8".
+    The tables and the figure show untrained weights next to the trained arms, so the rows need a
+    name in the column of the compared axis, such as the column "arm" with the arms `mae` and `mpp`.
+    The name is `FRESH` ("untrained weights"). If two arms have different networks, their untrained
+    weights have different values. Then the names also say the arm: "untrained weights as mae".
 
     Args:
         results: Results of the study.
@@ -72,33 +73,42 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     comparisons = [*(difference.comparison for difference in fresh.differences), *fresh.missing]
     trained_names = [comparison.a for comparison in comparisons if comparison.b == FRESH]
     axis, columns = verdict.rule.axis or "run", [*verdict.rule.other_axes, "seed"]
-    rows = results.rows(None, measure.name, measure.split, fresh_of=verdict.rule.test)
+    rows = results.rows(metric=measure.name, split=measure.split, untrained_by=verdict.rule.test)
     if verdict.rule.axis:
         rows = rows[rows[axis].isin(trained_names)]
-    has_different_values = rows.drop_duplicates([*columns, "value"]).duplicated(columns).any()
-    names = FRESH + " as " + rows[axis] if has_different_values else FRESH
+    num_values = rows.groupby(columns)["value"].nunique()  # of each seed at each place
+    names: Any = FRESH
+    if (num_values > 1).any():
+        names = FRESH + " as " + rows[axis]
     return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
 
 
-def _compared(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
-    """Build the table of the compared names at every place, ordered by the mean.
+def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
+    """Build the table of the mean of each compared arm at every place, ordered by the mean.
 
-    If all comparisons have the same second name, such as a baseline, the table also shows each
-    difference from this name.
+    The table also shows each arm's difference from the baseline. The baseline is the arm that all
+    comparisons of the study have as the second arm, such as `scratch` in "mae minus scratch" and
+    "mpp minus scratch". If their second arms differ, the baseline is `report.baseline` of the
+    study, and without `report.baseline` the table has no differences.
     """
     differences = {difference.comparison: difference for difference in verdict.primary.differences}
-    references = {comparison.b for comparison in differences}
-    baseline = references.pop() if len(references) == 1 else results.plan.report.get("baseline")
+    baseline = results.plan.report.get("baseline")
+    second_arms = {comparison.b for comparison in differences}
+    if len(second_arms) == 1:
+        (baseline,) = second_arms
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
-    frame = _summary(results, verdict, measure, rows, baseline, differences.get)
-    counts = {*rows["n"].dropna().astype(int)} if measure.split == "test" else set()
+    frame = _summary(results, verdict, measure, rows, baseline, minus=differences.get)
+    images = f"{measure.split} images"
+    counts = {*rows["n"].dropna().astype(int)}
     # if the numbers of images differ, a column shows them
-    count = f"{counts.pop():,} " if len(counts) == 1 else ""
-    unit = ", in percent" if measure.scale == 100 else ""
+    if measure.split == "test" and len(counts) == 1:
+        images = f"{counts.pop():,} {images}"
     caption = (
-        f"{measure.label} on {count}{measure.split} images{unit}. n is the number of seeds, and"
-        " exaFLOP includes pre-training."
+        f"The table shows {measure.label} on {images}. n is the number of seeds, and exaFLOP"
+        " includes pre-training."
     )
+    if measure.scale == 100:
+        caption += " Values are in percent."
     return ReportTable(frame, caption, f"{_level(verdict.primary.size)} interval", measure.digits)
 
 
@@ -166,8 +176,13 @@ def _level(family: int) -> str:
     return f"{100 * (1 - 0.05 / family):.4g}%"
 
 
-def _differences(verdict: Verdict, measure: Measure) -> ReportTable:
-    """Build the table of the measured differences, a row for each comparison."""
+def _measured_differences(verdict: Verdict, measure: Measure) -> ReportTable:
+    """Build the table of the measured differences, a row for each comparison.
+
+    The column `n` is the number of independent seeds: seeds whose runs continue from the same
+    pre-training count as one. The column `level` is the level of the interval, such as 97.5% for
+    two comparisons, so that all intervals together hold with a probability of 95%.
+    """
     rows = []
     for family in (verdict.primary, verdict.against_fresh):
         for difference in family.differences:
@@ -187,32 +202,37 @@ def _differences(verdict: Verdict, measure: Measure) -> ReportTable:
             rows.append(row)
     caption = (
         "Each difference is a mean over n seeds. Seeds that continue from the same pre-training"
-        " count once. At a level above 95%, all intervals together hold with 95%."
+        " count as one seed. If there are several comparisons, the level of each interval is above"
+        " 95%, so that all intervals together hold with a probability of 95%."
     )
     if any(row["over"] != SEEDS for row in rows):
         caption += (
-            " An interval over seeds and images covers both Student's t interval and a"
-            " bootstrap interval."
+            " An interval over seeds and images is the smallest interval that contains both"
+            " Student's t interval over seeds and a bootstrap interval over seeds and images."
         )
     return ReportTable(pd.DataFrame(rows), caption, "interval", measure.digits)
 
 
-def _by_other_measures(results: Results, verdict: Verdict) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the differences by each further measure of the report as `(name, table)`.
+def _differences_by_other_measures(
+    results: Results, verdict: Verdict
+) -> Iterator[tuple[str, ReportTable]]:
+    """Yield a table of differences for each further measure of the report, as `(name, table)`.
 
     These tables are exploratory, because only the first measure makes claims.
     """
     for name in results.plan.report.get("measures", ())[1:]:
+        # decide the same comparisons again, as if this were the first measure of the study
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
         with suppress(UserError):  # raised if no finished run has this measure
             exploratory = decide_claims(replace(results, plan=plan))
             measure = exploratory.measure
             if measure is not None:
                 split = "" if measure.split == "test" else f" ({measure.split})"
-                yield f"differences by {measure.label}{split}", _differences(exploratory, measure)
+                table = _measured_differences(exploratory, measure)
+                yield f"differences by {measure.label}{split}", table
 
 
-def _means(
+def _means_over_axes(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
     """Yield tables of means over the names of an axis, or over groups of names, as `(name, table)`.
@@ -248,8 +268,8 @@ def _means(
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
         caption = (
-            f"For each seed, values are means over the names of {over}. Each row says how many"
-            " names have finished."
+            f"For each seed, each value is the mean over several variants of {over}. Each row says"
+            " how many of its variants have finished, such as 3 of 4."
         )
         left_out = ", ".join(name for name in all_names if name not in planned)
         if left_out:
@@ -258,14 +278,15 @@ def _means(
         yield f"mean over {over}", ReportTable(frame, caption)
 
 
-def _along(
+def _factors_along_axis(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
-    """Yield a table of how much more the baseline needs to match each name, as `(name, table)`.
+    """Yield a table of how many times as many labels the baseline needs, as `(name, table)`.
 
-    For example, the table says how many times as many labels the baseline needs. There is a table
-    only if the study compares names with a baseline at several numbers of a single other axis, such
-    as shares of labels.
+    For example, `scratch` needs 3 times as many labels as `mae` for the same accuracy. The study
+    must compare arms such as `mae` with a baseline such as `scratch` at several numbers of a single
+    other axis, such as shares of labels. This axis may also be another number, such as the number
+    of images. Other studies have no such table.
     """
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
     if not rule.axis or not baseline or len(rule.other_axes) != 1:
@@ -275,10 +296,10 @@ def _along(
         return
     rows = []
     caption = (
-        f"The column times says by which factor {axis} must be multiplied until {baseline} is as"
-        f" good as the name in the row. Between two tried values of {axis}, the measure is"
-        f" interpolated in the logarithm of {axis}. An interval that reaches beyond the tried"
-        " values is open."
+        f"Where the column times has a 2, {baseline} needs twice the {axis} of the row to be as"
+        f" good as the {rule.axis} of the row. Between two tried values of {axis}, the measure is"
+        f" interpolated in the logarithm of {axis}. If an end of an interval lies beyond the tried"
+        " values, the table shows only the other end."
     )
     # `compare_along` needs values of which higher values are better
     values = verdict.rows.assign(value=measure.sign * verdict.rows["value"])
@@ -297,7 +318,7 @@ def _along(
     yield f"along {axis}", ReportTable(pd.DataFrame(rows), caption)
 
 
-def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
+def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     """Build the table of all metrics that a run has measured, except the deciding measure.
 
     The table has the mean and the standard deviation over seeds of each metric and of each baseline
@@ -311,7 +332,7 @@ def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
-    rows = pd.concat([rows, results.rows(fresh_of=run)]).sort_index()
+    rows = pd.concat([rows, results.rows(untrained_by=run)]).sort_index()
     tested_seeds = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
     tested_rows = rows[rows["seed"].isin(tested_seeds)]
     # leave out seeds that chose settings, unless there are no other seeds
@@ -350,34 +371,40 @@ def _others(results: Results, verdict: Verdict, run: str) -> ReportTable:
     if few:
         caption += f" Measured on few images: {', '.join(few)}."
     axis = verdict.rule.axis or "run"
-    for counts, heads in _on_other_images(rows_by_head, axis, results.plan.axes).items():
+    for counts, heads in _find_incomparable_columns(rows_by_head, axis, results.plan.axes).items():
         caption += (
-            f" Rows of {list_names(heads)} were measured on different images ({counts} images)."
+            f" The rows cannot be compared by {list_names(heads)}, because they were measured on"
+            f" different images ({counts} images)."
         )
     return ReportTable(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
 
-def _on_other_images(
+def _find_incomparable_columns(
     measured: Mapping[str, pd.DataFrame], axis: str, axes: Iterable[str]
 ) -> dict[str, list[str]]:
-    """Find the columns of a table that compare names measured on different images.
+    """Find the columns of a table whose rows were measured on different images.
 
-    Only rows at the same place and seed are compared. Rows whose images are unknown are ignored.
+    For example, if the arm `mae` has its k-NN accuracy from 500 images and the arm `scratch` from
+    400 images, the result is `{"mae 500, scratch 400": ["k-NN"]}`. The arms must have the same
+    images only for the same seed and the same names on all other axes, such as "1%" of the labels.
+    Rows whose images are unknown are ignored.
 
     Args:
         measured: `{column: rows of the results that the column averages}`.
-        axis: Axis whose names are compared.
+        axis: Axis of the compared arms, such as "arm".
         axes: All axes of the study.
 
     Returns:
-        `{number of images of each name: columns}`, with keys such as "mae 500, scratch 400".
+        `{text: columns}`. The text has the smallest number of images of each arm.
     """
     columns_by_counts: dict[str, list[str]] = {}
     other_axes = [other_axis for other_axis in axes if other_axis != axis]
     for column, rows in measured.items():
         known = rows[rows["fingerprint"] != ""]
-        at_place = known.groupby([*other_axes, "seed"])[["fingerprint", "n"]]
-        differing = known[(at_place.transform("nunique") > 1).any(axis=1)]
+        rows_to_compare = known.groupby([*other_axes, "seed"])[["fingerprint", "n"]]
+        # how many different values the rows have that are compared with a row, for each row
+        num_values = rows_to_compare.transform("nunique")
+        differing = known[(num_values > 1).any(axis=1)]
         if len(differing):
             fewest = differing.groupby(axis, sort=False)["n"].min()
             counts = ", ".join(f"{name} {n:,}" for name, n in fewest.items())
@@ -385,35 +412,41 @@ def _on_other_images(
     return columns_by_counts
 
 
-def _chosen(results: Results) -> ReportTable:
-    """Build the table of values that were chosen among tries, a row for each run and place."""
+def _chosen_values(results: Results) -> ReportTable:
+    """Build the table of hyperparameters that were chosen among tries.
+
+    There is a row for each run and place. The choice averages over the seeds of the tries, so the
+    same values are chosen for all seeds of the run, and the seeds share a row.
+    """
     tasks = results.plan.by_name
-    records: dict[str, dict[str, Any]] = {}  # all seeds have the same values and share a row
+    records: dict[str, dict[str, Any]] = {}
     for task in tasks.values():
         if task.best is None or task.name not in results.finished:
             continue
         tries, measure = task.best
         values, num_finished, edges = launch.best_values(task, tasks, results.folder)
-        measured = launch.format_tried_measures(task, tasks, results.folder)
+        # the measure of each tried setting, the best first
+        best, *others = launch.format_tried_measures(task, tasks, results.folder)
         row = {
             "run": task.run,
             **task.at,
             "chosen": ", ".join(f"{key}={value}" for key, value in values.items()),
             "by": measure,
-            "best": measured[0],
-            "second best": "".join(measured[1:2]),
+            "best": best,
+            "second best": others[0] if others else "",
             "tries": f"{num_finished} of {len({str(tasks[name].tried) for name in tries})}",
             "at an end": ", ".join(edges),
         }
         records.setdefault(f"{task.run} {task.at}", row)
     caption = (
-        "The values were chosen on held-out images. If a value is at an end of the tries, a better"
-        " value may lie beyond this end."
+        'The values were chosen on held-out images. The column "at an end" names the keys whose'
+        " chosen value is the smallest or largest value that was tried. A better value may lie"
+        " beyond it."
     )
     return ReportTable(pd.DataFrame([*records.values()]), caption)
 
 
-def _cost(results: Results) -> ReportTable:
+def _cost_of_runs(results: Results) -> ReportTable:
     rows = []
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
         names = [task.name for task in results.plan.tasks if task.run == run]
@@ -438,30 +471,37 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
     The two ends of an interval share a cell, such as "1.2 to 3.4". The mean and the standard
     deviation of a metric share a cell too, such as "76.5 ± 0.8".
     """
-    frame, columns = shown.frame, {}
-    has_differences = "difference" in frame
-    for name in map(str, frame.drop(columns="high", errors="ignore")):
-        digits: int | None = 4 if name in shown.losses else shown.digits
-        if name in SHORT:
-            digits = None
-        column = frame[name].tolist()
-        mean = name.removesuffix(" sd")
+    columns: dict[str, list[str]] = {}
+    for name in map(str, shown.frame.drop(columns="high", errors="ignore")):
+        column = _format_column(shown, name)
+        mean_name = name.removesuffix(" sd")
         if name == "low":
-            is_signed = "times" not in frame  # factors have no sign
-            low = [_number(number, shown.digits, is_signed) for number in frame["low"]]
-            high = [_number(number, shown.digits, is_signed) for number in frame["high"]]
-            columns[shown.interval] = [*map(_span, low, high)]
-        elif mean != name and mean in columns:
-            sds = [_number(number, digits) for number in column]
-            pairs = zip(columns[mean], sds, strict=True)
-            columns[mean] = [f"{number} ± {sd}" if sd else number for number, sd in pairs]
-        elif name in SHORT or frame[name].dtype.kind == "f":
-            is_signed = name.startswith("minus ") or (name == "mean" and has_differences)
-            columns[name] = [_number(number, digits, is_signed) for number in column]
+            high_column = _format_column(shown, "high")
+            columns[shown.interval] = [*map(_span, column, high_column)]
+        elif mean_name != name and mean_name in columns:
+            pairs = zip(columns[mean_name], column, strict=True)
+            columns[mean_name] = [f"{mean} ± {sd}" if sd else mean for mean, sd in pairs]
         else:
-            columns[name] = ["" if pd.isna(cell) else text_line(cell) for cell in column]
+            columns[name] = column
     filled = {name: column for name, column in columns.items() if any(column)}
     return pd.DataFrame(filled, dtype="str")
+
+
+def _format_column(shown: ReportTable, name: str) -> list[str]:
+    """Return the cells of a column as text. Differences and their intervals have a sign."""
+    column = shown.frame[name]
+    is_end = name in ("low", "high")
+    if name not in THREE_DIGITS and column.dtype.kind != "f" and not is_end:
+        return ["" if pd.isna(cell) else text_line(cell) for cell in column.tolist()]
+    digits: int | None = 4 if name in shown.losses else shown.digits
+    if name in THREE_DIGITS:
+        digits = None
+    is_signed = name.startswith("minus ")
+    if is_end:
+        is_signed = "times" not in shown.frame  # an interval of a factor has no sign
+    elif name == "mean":
+        is_signed = "difference" in shown.frame
+    return [_number(number, digits, is_signed) for number in column.tolist()]
 
 
 def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:

@@ -171,7 +171,7 @@ def decide_claims(results: Results) -> Verdict:
     correct = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
     ends = results.ends
     primary, against_fresh = (
-        _family(family, ends, final, measure, correct) for family in (asked, fresh or {})
+        _measure_family(pairs, ends, final, measure, correct) for pairs in (asked, fresh or {})
     )
     measured_on = f"{measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images"
     opening = f"By {measured_on},"
@@ -183,7 +183,7 @@ def decide_claims(results: Results) -> Verdict:
         first = f"Nothing is compared: {reasons[unequal]}"
     else:
         first = "Nothing is compared."
-    sentences = [first, *_measured_otherwise(results, asked)]
+    sentences = [first, *_warn_about_measuring(results, asked)]
     if fresh is None:
         sentences.append("The study measured nothing with untrained weights for comparison.")
     elif fresh:
@@ -196,7 +196,14 @@ def decide_claims(results: Results) -> Verdict:
 
 
 def _history(results: Results) -> Iterator[str]:
-    """Yield sentences about changes of the plan after results were known, and their effect."""
+    """Yield sentences about changes of the plan after results were known, and their effect.
+
+    A planned end is the moment when all tasks of a plan have finished, and the report makes its
+    claims. Each change of the plan after results were known adds a planned end, at which the study
+    could claim a difference again. So the comparisons at the k-th planned end share an error of
+    5% / k. The sum of these errors over all planned ends is the largest probability that the study
+    claims a difference that does not exist.
+    """
     plan = results.plan
     yield from plan.changes
     if plan.dropped:
@@ -205,12 +212,11 @@ def _history(results: Results) -> Iterator[str]:
             f" plan dropped these unfinished tasks: {list_names(plan.dropped)}."
         )
     elif results.ends > 1:
-        # the level of the k-th planned end is divided by k
-        false_claims = ERROR * sum(1 / end for end in range(1, results.ends + 1))
+        error_of_all_ends = ERROR * sum(1 / k for k in range(1, results.ends + 1))
         yield (
             f"The plan changed after results were known, so this is planned end {results.ends} and"
             f" each error level is divided by {results.ends}. With this rule, at most"
-            f" {false_claims:.1%} of such studies claim a difference that does not exist."
+            f" {error_of_all_ends:.1%} of such studies claim a difference that does not exist."
         )
 
 
@@ -239,7 +245,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     """
     if results.rows(rule.test).empty:
         return None
-    # all rows, so that an infinite value does not change which measure is the first
+    # `results.rows` leaves out infinite values. Here they count, so that a run that has diverged
+    # does not change which metric is chosen
     rows = results.table
     rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_model_metric).astype(bool)]
     name = rule.measure
@@ -255,46 +262,54 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
         )
     if not has_direction(name):
         raise UserError(
-            f"{results.folder}: {name}: whether lower values are better is unknown. Write another"
-            " metric under `measures`, or declare a Metric in the plugin."
+            f"{results.folder}: measures={name}: ssl_vit does not know whether lower values of this"
+            " metric are better. Write another metric under `measures`, or declare a Metric in the"
+            " plugin."
         )
-    preferred = [split for split in ("test", "validation", "train") if split in splits]
-    split = preferred[0] if preferred else min(splits)
-    metric = find_metric(name)
-    sign = 1 if metric.higher else -1
-    if metric.in_per_cent:
-        return Measure(name, split, metric_label(name), sign, 100, " points", 2)
-    return Measure(name, split, metric_label(name), sign)
+    preferred = (split for split in ("test", "validation", "train") if split in splits)
+    measure = Measure(
+        name,
+        next(preferred, min(splits)),
+        metric_label(name),
+        sign=1 if find_metric(name).higher else -1,
+    )
+    if find_metric(name).in_per_cent:
+        return measure._replace(scale=100, unit=" points", digits=2)
+    return measure
 
 
 def _measure_order(metric: str) -> float:
-    """Return the rank of a metric, by which `find_measure` takes the metric of the lowest rank.
+    """Return the rank of a metric. `find_measure` takes the metric with the lowest rank.
 
-    Metrics of frozen encoders have the ranks of `measure_rank`. All other metrics, including the
-    probes of a training run, share the last rank.
+    The metrics that an evaluation of a frozen encoder measures, such as `knn`, have the ranks of
+    `measure_rank`. All other metrics share the last rank. Among them are the metrics with the
+    prefix `probe_` (PROBED), such as `probe_knn`, which a training run measures.
     """
-    is_probe = is_frozen_metric(metric) and not metric.startswith(PROBED)
-    return measure_rank(metric) if is_probe else len(MAIN)
+    has_rank = is_frozen_metric(metric) and not metric.startswith(PROBED)
+    return measure_rank(metric) if has_rank else len(MAIN)
 
 
-def _measured_otherwise(results: Results, asked: PairsByComparison) -> Iterator[str]:
+def _warn_about_measuring(
+    results: Results, pairs_by_comparison: PairsByComparison
+) -> Iterator[str]:
     """Yield a sentence if two compared frozen encoders were measured in different ways.
 
     The sentence names the arms that differ in the pooling of features or in the image size.
 
     Args:
         results: Results of the study.
-        asked: Pairs of runs of each comparison.
+        pairs_by_comparison: For each comparison, a row for each seed with the runs of both arms.
     """
-    tasks, differing = results.plan.by_name, dict[str, None]()
-    for comparison, paired in asked.items():
+    tasks = results.plan.by_name
+    differing: dict[str, None] = {}  # texts, each once and in order
+    for comparison, paired in pairs_by_comparison.items():
         for row in paired.itertuples():
             pools = [row.feature_pool_a, row.feature_pool_b]
             if not all(pools):  # a fine-tuning has no pool
                 continue
             # None if the size of the weights is used
             sizes = [tasks[name].values.get("data.size") for name in (row.folder_a, row.folder_b)]
-            for key, (value_a, value_b) in (("probe.pool", pools), ("data.size", sizes)):
+            for key, (value_a, value_b) in {"probe.pool": pools, "data.size": sizes}.items():
                 if None not in (value_a, value_b) and value_a != value_b:
                     differing[f"{comparison.a} with {key}={value_a}"] = None
                     differing[f"{comparison.b} with {key}={value_b}"] = None
@@ -310,20 +325,25 @@ def _why_not_comparable(
 ) -> str:
     """Return a sentence that says why two names cannot be compared, or an empty text if they can.
 
-    Names cannot be compared if they were tested on different images. The loss and the accuracy of
-    the pre-training task cannot be compared if a recipe key makes the task of one name easier.
+    Names of an axis, such as the arms `mae` and `mpp`, cannot be compared if they were tested on
+    different images. The loss and the accuracy of the pre-training task also cannot be compared if
+    the tasks differ, because one task may be easier. For example, with another
+    `corruption.rate` fewer patches are predicted.
 
     Args:
         comparison: Comparison of the two names.
-        paired: Pairs of runs, from `compare.pair_rows`.
+        paired: A row for each seed with the runs of both names, from `compare.pair_rows`.
         measure: Measure of the comparison.
         tasks: Tasks of the study.
     """
     names = f"{comparison.a} and {comparison.b}{comparison.place}"
     if on_different_images(paired):
         return f"{names} were tested on different images."
-    objective_part, _, metric = measure.name.rpartition("/")  # a part of a joint objective, or ""
-    if measure.split == "test" or metric.startswith(PROBED) or find_metric(metric).unit == NUMBER:
+    # a sum of objectives measures each of its parts, such as `mpp/loss`
+    objective_part, _, metric = measure.name.rpartition("/")
+    is_probe = metric.startswith(PROBED)  # measures the encoder's features, whatever the task is
+    is_about_training = find_metric(metric).unit == NUMBER  # describes the course of training
+    if measure.split == "test" or is_probe or is_about_training:
         return ""
     for folder_a, folder_b in zip(paired["folder_a"], paired["folder_b"], strict=True):
         a, b = tasks.get(folder_a), tasks.get(folder_b)
@@ -331,7 +351,7 @@ def _why_not_comparable(
             continue
         keys = [key for key in keys_of_prediction(a.values) if key in a.values and key in b.values]
         if predicts_labels(objective_part or str(a.values["objective"])):
-            # predicted labels do not depend on which part of an image the network sees
+            # to predict labels is the same task with any sizes of images, patches and masks
             keys = ["objective"]
         for key in keys:
             if a.values[key] != b.values[key]:
@@ -358,9 +378,14 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
     tool, shown_runs = tested[0].tool, (rule.test, *report.get("beside", ()))
     fresh_tasks = []
     if tool == "finetune":
-        fine_tuned = [task for task in tasks.values() if task.run in shown_runs]
-        fine_tuned = [task for task in fine_tuned if task.tool == "finetune" and not task.tried]
-        fresh_tasks = [task for task in fine_tuned if _is_fresh(task, tasks)]
+        fresh_tasks = [
+            task
+            for task in tasks.values()
+            if task.run in shown_runs
+            and task.tool == "finetune"
+            and not task.tried
+            and _is_fresh(task, tasks)
+        ]
     rows = results.rows(metric=measure.name, split=measure.split)
     paired_by_comparison: dict[Comparison, list[pd.DataFrame]] = {}
     for task in trained:
@@ -392,12 +417,16 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
     """Return whether a task evaluates or fine-tunes untrained weights.
 
-    A task that chooses its initial weights counts if untrained weights are among the choices.
+    A task may take the initial weights that were best among several tries. It then counts if
+    untrained weights were one of the tries.
     """
     if task.tool == "pretrain":
         return False
-    tries = [tasks[name].tried for name in task.best[0]] if task.best else []
-    tried_weights = [tried["init"] for tried in tries if "init" in tried]
+    tried_weights = []
+    if task.best:
+        tries, _ = task.best
+        tried_options = [tasks[name].tried for name in tries]
+        tried_weights = [options["init"] for options in tried_options if "init" in options]
     if tried_weights:
         return SCRATCH in tried_weights
     return task.options.get("init", SCRATCH) == SCRATCH
@@ -413,17 +442,21 @@ def _arm_name(task: Task, rule: Rule) -> str:
 def _is_same_place(rule: Rule, trained: Task, fresh: Task) -> bool:
     """Return whether a task from untrained weights has the same axis names as a trained task.
 
-    Only the names on the compared axis may differ, and only if the task from untrained weights
-    belongs to the compared run.
+    For example, both have the name "1%" on the axis "share" of labels. Two exceptions count as
+    equal: an axis that only one of the tasks has, because the other task has no choice there, and
+    the compared axis, such as "arm" with the names `mae` and `scratch`, whose names are to be
+    compared. The second exception is for tasks of the compared run (`rule.test`).
     """
-    differing_axes = {axis for axis, name in fresh.at.items() if trained.at.get(axis, name) != name}
-    if fresh.run == rule.test:
-        differing_axes -= {rule.axis or ""}
+    differing_axes = {
+        axis for axis in fresh.at.keys() & trained.at.keys() if fresh.at[axis] != trained.at[axis]
+    }
+    if fresh.run == rule.test and rule.axis:
+        differing_axes.discard(rule.axis)
     return not differing_axes
 
 
-def _family(
-    asked: PairsByComparison,
+def _measure_family(
+    pairs_by_comparison: PairsByComparison,
     ends: int,
     final: bool,
     measure: Measure,
@@ -431,21 +464,27 @@ def _family(
 ) -> Family:
     """Measure the differences of comparisons that share an error of 5%.
 
+    The error is divided by the number of comparisons and by the number of planned ends. A planned
+    end is the moment when all tasks of a plan have finished, and the report makes its claims. Each
+    change of the plan after results were known adds a planned end.
+
     Args:
-        asked: Pairs of runs of each comparison.
-        ends: Number of planned ends of the study, by which the error is divided too.
-        final: Whether the study has reached its planned end.
+        pairs_by_comparison: For each comparison, a row for each seed with the runs of both arms.
+        ends: Number of planned ends so far, at least 1.
+        final: Whether all tasks of the present plan have finished.
         measure: Measure of the comparisons.
         correct: `{task: outcomes}` of the tasks with stored predictions.
     """
-    size = max(1, len(asked)) * ends
+    divisor = max(1, len(pairs_by_comparison)) * ends
     by_comparison = {
-        comparison: measure_difference(comparison, paired, size, measure.scale, correct)
-        for comparison, paired in asked.items()
+        comparison: measure_difference(comparison, paired, divisor, measure.scale, correct)
+        for comparison, paired in pairs_by_comparison.items()
     }
     differences = tuple(filter(None, by_comparison.values()))
-    missing = tuple(comparison for comparison in asked if not by_comparison[comparison])
-    return Family(differences, size, missing, final)
+    missing = tuple(
+        comparison for comparison, difference in by_comparison.items() if not difference
+    )
+    return Family(differences, divisor, missing, final)
 
 
 def claims_sentence(opening: str, family: Family, rule: Rule, measure: Measure) -> str:
@@ -498,16 +537,21 @@ def claims_sentence(opening: str, family: Family, rule: Rule, measure: Measure) 
 
 
 def _describe_claim(difference: Difference, measure: Measure) -> str:
-    """Describe a claimed difference: mae is 2.75 points above scratch (+2.39 to +3.11, 5 seeds)."""
+    """Describe a claimed difference.
+
+    For example: "mae is 2.75 points above scratch at 1% (+2.39 to +3.11, 5 seeds)". If lower values
+    are better, the text also says "(better)" or "(worse)", because most readers expect that higher
+    values are better.
+    """
     side = "above" if difference.mean > 0 else "below"
     verdict = ""
-    if measure.sign < 0:  # readers take a higher value for a better value
+    if measure.sign < 0:
         verdict = " (better)" if difference.mean < 0 else " (worse)"
-    comparison = difference.comparison
+    a, b, _ = difference.comparison
+    place = difference.comparison.place  # such as " at 1%", with a leading blank, or empty
     return (
-        f"{comparison.a} is {abs(difference.mean):.{measure.digits}f}{measure.unit} {side}"
-        f" {comparison.b}{comparison.place}{verdict} ({_ends(difference, measure)},"
-        f" {difference.n} seeds)"
+        f"{a} is {abs(difference.mean):.{measure.digits}f}{measure.unit} {side} {b}{place}{verdict}"
+        f" ({_ends(difference, measure)}, {difference.n} seeds)"
     )
 
 
@@ -526,12 +570,15 @@ def _ends(difference: Difference, measure: Measure) -> str:
 
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
-    """Return the arm that is better than every other arm at every place, or None.
+    """Return the arm that is better than all other arms at every place, or None if there is none.
+
+    A study of two arms gives None, because the sentence about their difference already says which
+    arm is better.
 
     Args:
         claimed: Claimed differences.
-        rule: Rule of the study. With two arms the result is None.
-        measure: Measure of the differences.
+        rule: Rule of the study, with the arms and the places, such as 1% and 10% of the labels.
+        measure: Measure of the differences, which says whether higher values are better.
     """
     if len(rule.arms) <= 2:
         return None

@@ -90,7 +90,7 @@ def test_an_objective_that_is_not_known_is_told_apart_by_its_keys(tmp_path: Path
         held_out = '{"python": "3", "data": {"train": "t", "validation": "v"}}'
         (folder / "environment.json").write_text(held_out)
         (folder / "export").mkdir()
-    facts = [listed._facts(run, "loss") for run in runs(tmp_path)]
+    facts = [listed._ranking_facts(run, "loss") for run in runs(tmp_path)]
     assert facts[0] == facts[2] and facts[0]["mine.rate"] == "1" and facts[1]["mine.rate"] == "2"
 
 

@@ -92,7 +92,7 @@ def test_one_table_in_order_of_the_mean(whole):
     took = {row[0]: row[1:] for row in table(text, "run")}
     assert took["pretrain"] == ["6 of 6", "0.12", "3"]
     assert took["final"] == ["9 of 9", "0.036", "4.5"]
-    assert "arm: the compute differs by a factor of up to 6, from 0.004 (scr" in text
+    assert "arm: the compute differs by a factor of up to 6, from 0.004 exaFLOP for scr" in text
     head, *rows = table(text, "arm")
     assert head == ["arm", "n", "mean", "sd", "minus scratch", "97.5% interval", "exaFLOP", "paper"]
     assert [row[0] for row in rows] == ["mae", "mpp", "scratch"]
@@ -266,7 +266,7 @@ def test_results_and_differences_as_csv(whole):
     assert float(rows[0]["mean"]) == pytest.approx(5)
     assert [row["level"] for row in rows] == ["97.5%", "97.5%"]
     assert [(row["metric"], row["split"]) for row in rows] == [("top1", "test")] * 2
-    assert f"top-1 on {IMAGES} test images, in percent" in (whole / "report.md").read_text()
+    assert f"top-1 on {IMAGES} test images." in (whole / "report.md").read_text()
 
 
 def test_the_same_study_gives_the_same_bytes(whole, tmp_path):

@@ -272,7 +272,7 @@ def test_predictions_are_the_results(made):
     assert right == {"final-mpp-1": 226, "final-mae-0": 300}
     predict(made / "final-mpp-1", 225)
     with pytest.raises(
-        UserError, match=r"top1 is 0\.5625 in this file and 0\.5650 in result\.json"
+        UserError, match=r"top1 is 0\.5625 in predictions\.npz and 0\.5650 in result\.json"
     ):
         results.load(made).load_outcomes(["final-mpp-1"])
 
@@ -313,5 +313,7 @@ def test_fresh_weights_stand_in_the_table(tmp_path):
     own = found.rows("probe", "knn")
     for column in ("split", "n", "fingerprint"):
         assert rows[column].tolist() == own[column].tolist()
-    assert found.rows(fresh_of="probe").equals(rows) and found.rows(fresh_of="pretrain").empty
+    assert (
+        found.rows(untrained_by="probe").equals(rows) and found.rows(untrained_by="pretrain").empty
+    )
     assert not found.table["metric"].str.startswith("fresh_").any()

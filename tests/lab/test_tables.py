@@ -15,7 +15,7 @@ def test_names_are_no_numbers_whatever_type_texts_have(kind: str) -> None:
     """Names set as numbers: the type of texts is called str from pandas 3 on, object before."""
     frame = pd.DataFrame({"arm": pd.Series(["mpp"], dtype=kind), "n": [3], "mean": [0.5]})
     shown = tables.ReportTable(frame, "")
-    assert report._labels(shown, tables.as_text(shown)) == 1
+    assert report._count_label_columns(shown, tables.as_text(shown)) == 1
 
 
 def test_differences_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:

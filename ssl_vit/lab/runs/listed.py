@@ -43,7 +43,7 @@ from ...runs import seen_text
 from ...runs.identity import keys_of_prediction
 
 NONE = "-"  # shown for a missing value
-COMPARES = (
+WHAT_IS_COMPARABLE = (
     "Accuracies of frozen encoders on the same images are comparable between objectives. Losses and"
     " other accuracies are comparable only between runs of one objective, target and data set."
 )
@@ -68,14 +68,17 @@ class ListedRun:
 
     @cached_property
     def settings(self) -> Values:
-        """`{key: value}` of the recipe, with defaults for missing keys of the recipe's groups.
+        """`{key: value}` of the recipe, completed with defaults.
 
-        An evaluation has no `optim.*`, and `probe.pool` is the pooling that was used. Empty if the
+        A recipe with any key of a group, such as `optim.lr`, gets the default of every other key of
+        the group, such as `optim.warmup`. There are two exceptions: an evaluation has no `optim.*`,
+        because it trains nothing, and `probe.pool` is the pooling that was used. Empty if the
         recipe cannot be read.
         """
         values, result = self.record.values, self.record.result
         if not values:
             return {}
+        # the group of `optim.lr` is `optim`, and a key without a dot has no group
         groups = {key.rpartition(".")[0] for key in values} - {""}
         settings = {
             key: default for key, default in defaults().items() if key.rpartition(".")[0] in groups
@@ -95,6 +98,7 @@ class ListedRun:
         """What is missing or damaged in the run and the export, or an empty text."""
         problems = list(self.record.problems)
         values = self.record.values
+        # an unfinished run and an evaluation (the objective `probe`) have no export
         if self.record.result is not None and values and values.get("objective") != "probe":
             problems.append(export_problem(self.record.folder / "export"))
         return "; ".join(filter(None, problems))
@@ -108,7 +112,8 @@ class ListedRun:
     def state(self) -> str:
         """State in words: finished, running at a step, stopped, or damaged with the reason.
 
-        A stopped run also says after which step the same command resumes it.
+        A stopped run can be resumed: the user types the command that started it again. The state
+        also says after which step the run then continues.
         """
         if self.damage:
             return f"damaged: {self.damage}"
@@ -167,10 +172,15 @@ class ListedRun:
         return next((baseline.value for baseline in baselines if baseline.place == FRESH), None)
 
     def best_baseline(self, metric: str) -> float | None:
-        """Return the best baseline on the same images except untrained weights, or None."""
+        """Return the value of the best baseline on the same images, or None without a baseline.
+
+        Baselines are, for example, the commonest class and the pixels. Untrained weights do not
+        count, because lists of runs show them apart.
+        """
         reading = self.measured.get(metric)
         if reading is None:
             return None
+        # a baseline takes the place of the encoder: FRESH stands for untrained weights
         values = [baseline.value for baseline in reading.comparisons if baseline.place != FRESH]
         best = max if reading.row.higher else min
         return best(values, default=None)
@@ -198,20 +208,23 @@ class ListedRun:
     def frozen(self) -> str | None:
         """Describe the frozen encoder's accuracy and the difference from untrained weights.
 
-        Both have intervals. The result is None if the run did not measure the frozen encoder.
+        The accuracy and the difference each have a 95% interval. The result is None if the run did
+        not measure the frozen encoder.
         """
         name = self.frozen_measure
         if name is None:
             return None
         reading = self.measured[name]
         with use_plugin_rows(self.rows):
-            values = value_with_fresh(reading)
-            return f"{measure_text(reading, reading)} {values}{_caveats(self, reading)}"
+            # `measure_text` also says what differs from another metric: here from none
+            name = measure_text(reading, most=reading)
+            return f"{name} {value_with_fresh(reading)}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Describe the most important metric of the trained model, or return None without any.
 
-        Metrics of the frozen encoder do not count.
+        Metrics of the frozen encoder do not count. A plugin may declare metrics of its own, and the
+        order of importance then includes them.
 
         Args:
             test: Whether to take a metric of test images (True) or of other images (False).
@@ -224,7 +237,13 @@ class ListedRun:
         return None
 
     def content(self) -> dict[str, Any]:
-        """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes."""
+        """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes.
+
+        Only columns that can be sorted are included, because their values are numbers or names. The
+        other columns are texts about metrics, which are included as numbers under `metrics`. `seen`
+        counts the test and held-out images that the run, or a run that its weights come from, was
+        trained on.
+        """
         return {
             **{key: COLUMNS[key].value(self) for key in SORTED_BY},
             "ended": self.ended and self.ended.isoformat(timespec="seconds"),
@@ -238,9 +257,9 @@ class ListedRun:
 
 
 def list_run(folder: Path, record: RunRecord) -> ListedRun:
-    """Return a run for a list. The name of the run is the path from the listed folder.
+    """Name a run for a list of runs: by the path from the listed folder to the run's folder.
 
-    If the listed folder is the run itself, the name is the name of the folder.
+    If the listed folder is the run itself, the run has the name of the folder.
 
     Args:
         folder: Folder whose runs are listed.
@@ -260,21 +279,23 @@ def count_states(runs: Sequence[ListedRun]) -> str:
 def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     """Return the recipe keys in which runs differ, if the keys change the computation.
 
-    Runs whose recipe has no such key, and runs whose recipe cannot be read, count as equal to all
-    other runs.
+    A run without a key of ssl_vit counts as equal to all other runs: an evaluation, for example,
+    has no learning rate. A run without a key of a plugin differs from the runs with this key,
+    because it was made without the plugin. Runs whose recipe cannot be read are ignored.
 
     Returns:
         `{key: value of each run as text}`, in the order of the recipes.
     """
     recipes, default = [run.settings for run in runs if run.settings], defaults()
-    free = {key for run in runs for key in run.record.environment.free}
+    # keys of plugins that do not change the computation, as the plugins declared
+    free_keys = {key for run in runs for key in run.record.environment.free}
     keys = dict.fromkeys(key for settings in recipes for key in settings)
     values_by_key = {}
     for key in keys:
-        # a key of a plugin has no default: a run without the plugin differs
-        compared = [settings for settings in recipes if key in settings or key not in default]
+        is_of_plugin = key not in default
+        compared = [settings for settings in recipes if key in settings or is_of_plugin]
         values = {format_value(settings.get(key, NONE)) for settings in compared}
-        if len(values) > 1 and schema.changes_experiment(key, free):
+        if len(values) > 1 and schema.changes_experiment(key, free_keys):
             values_by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
     return values_by_key
 
@@ -330,12 +351,12 @@ class Column(NamedTuple):
 
         Args:
             runs: Runs to sort.
-            backwards: Sort the other way round.
+            backwards: Sort texts from Z to A, and numbers from low to high.
         """
         with_value = [run for run in runs if self.value(run) is not None]
         is_text = bool(with_value) and isinstance(self.value(with_value[0]), str)
-        is_descending = backwards if is_text else not backwards
-        with_value.sort(key=self.value, reverse=is_descending)
+        # Python sorts upwards: texts from A to Z as wanted, and numbers in the unwanted order
+        with_value.sort(key=self.value, reverse=backwards == is_text)
         return with_value + [run for run in runs if self.value(run) is None]
 
 
@@ -399,8 +420,10 @@ def metric_text(run: ListedRun, metric: str) -> str:
 def _caveats(run: ListedRun, reading: MetricReading) -> str:
     """Return the limits of a metric, to follow the metric's value, or an empty text.
 
-    The limits are that the metric is no better than always naming the commonest class, and that the
-    encoder has seen or may have seen the measured images before.
+    The limits are, in this order: the metric is no better than always naming the commonest class;
+    the encoder has learned labels of the measured images; it is unknown whether the encoder has
+    seen the images; the images are training images. Learned labels make the value worthless, so the
+    last two limits are then left out.
     """
     limits = "; not shown to be better than the commonest class" if is_no_better(reading) else ""
     if run.count_learned(reading.split):
@@ -431,7 +454,7 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 
     Returns:
         The largest group first, and in each group the best run first. All runs of a group have the
-            same facts (`_facts`), such as the data set, the split and the measured images.
+            same facts (`_ranking_facts`), such as the data set, the split and the measured images.
     """
     by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
     ranked_runs = [
@@ -445,13 +468,16 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
         return -reading.value if reading.row.higher else reading.value
 
     for run in sorted(ranked_runs, key=badness):
-        by_facts.setdefault(tuple(_facts(run, metric).items()), []).append(run)
+        by_facts.setdefault(tuple(_ranking_facts(run, metric).items()), []).append(run)
     groups = [RankedGroup(dict(facts), members) for facts, members in by_facts.items()]
     return sorted(groups, key=lambda group: -len(group.runs))
 
 
-def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
+def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
     """Return the facts that must be equal for measurements on a split to be comparable.
+
+    If the held-out images are a part of the training set, environment.json has two fingerprints:
+    `data` of the whole training set, and `held_out` of the part. The part counts.
 
     Args:
         run: Run that has measured something on the split.
@@ -462,46 +488,54 @@ def _comparable(run: ListedRun, split: str, count: int | None) -> dict[str, str]
         `{fact: value}` of the objective and of the images. Unknown facts are left out.
     """
     environment = run.record.environment
-    images = environment.data.get(split)  # fingerprint
-    # environment.data names the whole set that the validation images are a share of
+    fingerprint = environment.data.get(split)
     if split == "validation" and environment.held_out:
-        images = environment.held_out
+        fingerprint = environment.held_out
     facts = {
         "objective": run.record.values.get("objective"),
         "data": run.record.values.get("data.name"),
         "data.size": run.record.values.get("data.size"),
         "n": f"{count:,}" if count else None,
-        "images": images,
+        "images": fingerprint,
     }
     return {key: format_value(value) for key, value in facts.items() if value is not None}
 
 
-def _facts(run: ListedRun, metric: str) -> dict[str, str]:
+def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
     """Return `{fact: value}` that must be equal for the values of a metric to be comparable.
 
-    The facts depend on the metric. Metrics of a frozen encoder are comparable between objectives,
-    but depend on the number of labelled images that the probe was fitted to. Metrics on test images
-    depend on the objective. A loss depends also on the keys of the training task, because an easier
-    task has a lower loss.
+    All metrics need the same split and images, and the same number of images whose labels the
+    initial weights had learned. The other facts depend on the metric:
+
+    - A metric of a frozen encoder, such as `knn`, needs the same number of labelled images that the
+      probe was fitted to. It does not need the same objective.
+    - Any other metric on test images needs the same objective.
+    - Any other metric, such as a loss on held-out images, needs the same objective and the same
+      keys that make the training task easier or more difficult. On training images it also needs
+      the same choice of training images.
     """
     split, environment = run.measured[metric].split, run.record.environment
-    values, learned = run.record.values, run.count_learned(split)
-    facts = {"split": split, **_comparable(run, split, run.count(metric))}
+    learned = run.count_learned(split)
+    facts = {"split": split, **_comparable_facts(run, split, run.count(metric))}
+    # runs whose images are unknown are comparable with no other run
     facts.setdefault("images", f"unknown images of {run.name}")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
     if is_frozen_metric(metric):
-        result, learned_from = run.record.result, environment.images.get("train")
-        if metric.startswith(PROBED):
-            learned_from = result.learned_from if result else None
-        facts["training images"] = f"{learned_from:,}" if learned_from else NONE
-        return {key: value for key, value in facts.items() if key != "objective"}
+        facts.pop("objective", None)
+        num_fitted = environment.images.get("train")
+        if metric.startswith(PROBED):  # measured by a training run, on fewer images
+            num_fitted = run.record.result.learned_from if run.record.result else None
+        facts["training images"] = f"{num_fitted:,}" if num_fitted else NONE
+        return facts
     if split == "test":
         return facts
-    keys = [*keys_of_prediction(values), *(PART if split == "train" else ())]
-    counting = schema.experiment_values(
-        {key: run.settings.get(key) for key in keys}, environment.free
-    )
-    return facts | {key: format_value(counting[key]) for key in sorted(counting)}
+    keys = keys_of_prediction(run.record.values)
+    if split == "train":
+        keys += PART  # keys such as `data.share`, which choose a part of the images
+    settings = {key: run.settings.get(key) for key in keys}
+    # without keys that change no result, among them `environment.free` of a plugin
+    deciding = schema.experiment_values(settings, environment.free)
+    return facts | {key: format_value(deciding[key]) for key in sorted(deciding)}
 
 
 def may_be_collapsed(run: ListedRun, metric: str) -> bool:

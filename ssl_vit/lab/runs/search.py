@@ -23,21 +23,23 @@ def find_runs(folder: Path) -> list[Path]:
     """
     runs, seen = [], set()
     # folders and links to search, each with the levels of folders to search below
-    waiting = [(folder, DEEPEST)]
+    folders = [(folder, DEEPEST)]
     links: list[tuple[Path, int]] = []
-    while waiting or links:
-        place, levels = waiting.pop() if waiting else links.pop()
+    while folders or links:
+        path, levels = folders.pop() if folders else links.pop()
         with suppress(OSError):  # another user's folder, or a folder that was just removed
-            stat = place.stat()
+            stat = path.stat()
             if (stat.st_dev, stat.st_ino) in seen:  # links can form a circle
                 continue
             seen.add((stat.st_dev, stat.st_ino))
-            if is_run(place):
-                runs.append(place)
+            if is_run(path):
+                runs.append(path)
                 continue
-            for child in _folders(place) if levels else ():
-                later = links if child.is_symlink() else waiting
-                later.append((child, levels - 1))
+            if not levels:
+                continue
+            for child in _list_subfolders(path):
+                queue = links if child.is_symlink() else folders
+                queue.append((child, levels - 1))
     if not runs:
         raise UserError(
             f"{folder}: no run found in this folder or in {DEEPEST} levels of folders below. Name"
@@ -46,8 +48,11 @@ def find_runs(folder: Path) -> list[Path]:
     return sorted(runs)
 
 
-def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, except hidden folders, from Z to A."""
+def _list_subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder, except hidden folders, from Z to A.
+
+    The caller takes folders from the end of a list, so it searches them from A to Z.
+    """
     # scandir needs no call for each file, of which there can be millions
     with os.scandir(folder) as entries:
         names = [

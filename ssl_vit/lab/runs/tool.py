@@ -51,7 +51,8 @@ class RunTable:
         """Runs as a pandas table with a row per run.
 
         The columns are the content that `--json` prints, each metric, and each recipe key that
-        changes the computation and differs between these runs.
+        changes the computation and differs between these runs. The columns of the metrics replace
+        the nested `metrics` of the content.
         """
         from pandas import DataFrame
 
@@ -120,13 +121,15 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
             f"sort={key}: unknown column ({suggest(key, listed.SORTED_BY)}). To rank runs by a"
             " metric, use best=METRIC."
         )
-    runs = listed.COLUMNS[key].ordered(runs, backwards=key != sort)
+    runs = listed.COLUMNS[key].ordered(runs, backwards=sort.startswith("-"))
     columns = [listed.COLUMNS[name] for name in listed.IN_TERMINAL]
     rows = [[column.text(run) for column in columns] for run in runs]
     total = format_bytes(sum(run.disk for run in runs))
     lines = ["", f"{format_count(len(runs), 'runs')}, {total}: {listed.count_states(runs)}"]
-    if len({run.record.values.get("objective") for run in runs} - {"probe"}) > 1:
-        lines.append(listed.COMPARES)
+    # an evaluation (the objective `probe`) measures only metrics that objectives can share
+    objectives = {run.record.values.get("objective") for run in runs} - {"probe"}
+    if len(objectives) > 1:
+        lines.append(listed.WHAT_IS_COMPARABLE)
     for key, values in listed.differing_keys(runs).items():
         different_values = [text_line(value) for value in dict.fromkeys(values)]
         lines.append(f"differs     {key}: {list_names(different_values)}")
@@ -136,9 +139,12 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
 def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     """Rank the runs by a metric, in groups of comparable runs.
 
+    The runs of a group share facts, such as the data set and the measured images, which are the
+    heading of the group.
+
     Raises:
-        UserError: No run has the metric, the metric is a baseline, or its better direction is
-            unknown.
+        UserError: No run has the metric, the metric is a baseline, such as `fresh_knn` of untrained
+            weights, or it is unknown whether lower or higher values of the metric are better.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
     if metric not in metrics and not is_model_metric(metric):
@@ -149,8 +155,8 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         )
     if not all(run.has_direction(metric) for run in runs if metric in run.measured):
         raise UserError(
-            f"best={metric}: whether lower values are better is unknown. Compare the pages of the"
-            " runs."
+            f"best={metric}: ssl_vit does not know whether lower values of this metric are better,"
+            " so it cannot rank runs. Compare the pages of the runs."
         )
     groups = listed.rank(runs, metric)
     lines = list(_ranking_lines(metric, groups, runs))
@@ -173,6 +179,7 @@ def _ranking_lines(
         groups: Groups of comparable runs, the best run of a group first.
         runs: All runs.
     """
+    # `row` describes the metric, for example whether higher values are better
     directions = {run.measured[metric].row.higher for run in runs if metric in run.measured}
     if len(directions) > 1:
         yield f"{metric}: lower or higher is better, as each plugin declares"
@@ -188,8 +195,12 @@ def _ranking_lines(
         differing_keys = listed.differing_keys(group.runs)
         rows = []
         for index, run in enumerate(group.runs):
-            settings = [f"{key}={text_line(texts[index])}" for key, texts in differing_keys.items()]
-            value, differs = listed.metric_text(run, metric), " ".join(settings) or listed.NONE
+            settings = [
+                f"{key}={text_line(value_of_each_run[index])}"
+                for key, value_of_each_run in differing_keys.items()
+            ]
+            differs = " ".join(settings) or listed.NONE
+            value = listed.metric_text(run, metric)
             rows.append([str(index + 1), value, text_line(run.name), differs])
         yield from plain_table(("", metric, "run", "differs"), rows)
     ranked = {run for group in groups for run in group.runs}
