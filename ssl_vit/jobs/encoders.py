@@ -235,7 +235,7 @@ def find_images(named: NamedEncoder, given: Given, split: str | None = None) -> 
         guesses = opened.guesses
         if not data.labels:
             source = source.without_labels()
-    warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)
+    warnings = check_pixels.check({data.name: source}, data, check_pixels.RANGE_OF_ENCODER)
     for text in (*guesses, *warnings):
         print(f"warning: {text_line(text)}", flush=True)
     source = without_lists(source, "the figures")

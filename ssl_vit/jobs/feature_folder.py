@@ -150,7 +150,7 @@ class FeatureFolder:
         names = [named_split(name, filled) for name in self.options.split or filled]
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
         if self.accelerator.is_main_process:
-            warnings = check_pixels.check(splits, self.data, check_pixels.OF_ENCODER)
+            warnings = check_pixels.check(splits, self.data, check_pixels.RANGE_OF_ENCODER)
             for warning in (*opened.guesses, *warnings):
                 print(f"warning: {text_line(warning)}", flush=True)
             first_split = next(iter(splits.values()))

@@ -70,9 +70,9 @@ class Session:
         for name, source in {"validation": splits.validation, "test": splits.test}.items():
             if source is not None and source.store is not splits.train.store:
                 checked[name] = source
-        of_bytes = "" if recipe.trains else check_pixels.OF_ENCODER
+        why_no_range = "" if recipe.trains else check_pixels.RANGE_OF_ENCODER
         warnings = distributed.broadcast_from_main(
-            self.accelerator, lambda: check_pixels.check(checked, recipe.data, of_bytes)
+            self.accelerator, lambda: check_pixels.check(checked, recipe.data, why_no_range)
         )
         return splits._replace(guesses=(*splits.guesses, *warnings))
 

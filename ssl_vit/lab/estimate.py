@@ -338,7 +338,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
         return None
     fitting = 1
     if device is not None:
-        fitting = costs.fitting_images(recipe, device.memory * GIB, fused=True)
+        fitting = costs.largest_device_batch(recipe, device.memory * GIB, fused=True)
     # also checks that the processes divide the batch
     layout = BatchLayout.divide(recipe.optim.batch, recipe.compute.batch, fitting, 0, processes)
     return layout.device_batch if device or recipe.compute.batch else None
