@@ -114,7 +114,7 @@ class Folder(NamedTuple):
     path: str
     files: dict[str, list[str]]
 
-    def of(self, kind: str) -> list[str]:
+    def files_of(self, kind: str) -> list[str]:
         return self.files.get(kind, [])
 
 
@@ -125,7 +125,7 @@ class Tree(NamedTuple):
     skipped: Counter[str]
 
     def count(self, kind: str) -> int:
-        return sum(len(folder.of(kind)) for folder in self.folders)
+        return sum(len(folder.files_of(kind)) for folder in self.folders)
 
 
 class Contents(NamedTuple):
@@ -153,13 +153,13 @@ class Division(NamedTuple):
         split: Split of each folder, None for a folder that is not used.
         label: Class of each folder, "" for no class.
         guesses: Assumptions about splits, for warnings.
-        of_classes: Assumptions about classes, for warnings.
+        class_guesses: Assumptions about classes, for warnings.
     """
 
     split: list[str | None]
     label: list[str]
     guesses: list[str]
-    of_classes: list[str]
+    class_guesses: list[str]
 
 
 class NoTestSplitError(UserError):
@@ -407,7 +407,7 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
     guesses: list[str] = []
     for folder in tree.folders:
         folder_splits = [split_of_folder(part) for part in folder.path.split("/")]
-        for name in folder.of(kind):
+        for name in folder.files_of(kind):
             named_splits = [*filter(None, folder_splits), *splits_in_file(name)]
             path = join(folder.path, name)
             if not named_splits:
@@ -440,7 +440,7 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
         split = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
         unused = [i for i, name in enumerate(split) if name is None]
         if unused:
-            count = sum(len(folders[i].of(kind)) for i in unused)
+            count = sum(len(folders[i].files_of(kind)) for i in unused)
             names = list_names(sorted({"/".join(paths[i][: level + 1]) or TOP for i in unused}))
             guesses = [
                 "only folders named like a split, such as train, are used. Left out:"

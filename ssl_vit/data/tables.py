@@ -495,8 +495,8 @@ def open_tables(
     }
     column = next((split.label for split in columns_by_split.values() if split.label), "label")
     asked = data.label_column is not None
-    reading = LabelRules(column, data.location, f"column {column}", asked, typed=True)
-    labels_by_split = labels.read(stored, reading, guesses, data.labels)
+    rules = LabelRules(column, data.location, f"column {column}", asked, typed=True)
+    labels_by_split = labels.read(stored, rules, guesses, data.labels)
     folders = file_roots(data)
     splits = {}
     for name, rows in opened.items():

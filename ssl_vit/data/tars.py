@@ -179,8 +179,8 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
             " the .cls files, or a key of the .json files."
         )
     source = f"{data.label_column or '.cls and .json'} of the tars"
-    reading = LabelRules(column, data.location, source, asked=data.label_column is not None)
-    labels_of = labels.read(stored, reading, guesses, data.labels)
+    rules = LabelRules(column, data.location, source, asked=data.label_column is not None)
+    labels_of = labels.read(stored, rules, guesses, data.labels)
     splits = {}
     for split, split_files in contents.files.items():
         images = [members_of[file].images[kind].values() for file in split_files]
