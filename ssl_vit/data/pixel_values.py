@@ -168,7 +168,7 @@ def _channel_array(image: Any) -> np.ndarray:
     return image
 
 
-def bytes_in_batch(data: Data, size: int) -> int:
+def bytes_per_image(data: Data, size: int) -> int:
     """Return the bytes that an image of side `size` pixels takes in a batch."""
     return data.channels * size**2 * pixel_type(data).itemsize
 
