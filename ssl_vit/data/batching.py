@@ -146,7 +146,7 @@ class ImageDataset(Dataset):
         if not self.train or max(data.mixup, data.cutmix) == 0:
             return batch
         partners = self._load_unmixed(_partners(wanted, len(self.source)))
-        image, share_B = transforms.mix_pairs(
+        image, weight_B = transforms.mix_pairs(
             batch.image, partners.image, wanted.key, data.mixup, data.cutmix
         )
         # a mix with an unlabelled image has no label
@@ -157,7 +157,7 @@ class ImageDataset(Dataset):
             image=image,
             label=label,
             partner_label=partners.label,
-            mix_lambda=share_B,
+            mix_lambda=weight_B,
             content=np.stack([batch.content, partners.content], axis=1),
             unreadable=batch.unreadable + partners.unreadable,
         )

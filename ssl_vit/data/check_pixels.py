@@ -185,8 +185,7 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     seen_values = np.flatnonzero(count_V)  # ascending
     low, high = _quantiles(count_V, USUAL)
     distance = high - low
-    is_usual = (seen_values >= low - distance) & (seen_values <= high + distance)
-    usual_values = seen_values[is_usual]
+    usual_values = seen_values[(seen_values >= low - distance) & (seen_values <= high + distance)]
     # a range has two different ends, even if all values are the same
     first = min(int(usual_values[0]), VALUES - 2)
     last = max(int(usual_values[-1]), first + 1)

@@ -94,8 +94,7 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
         hint = f"Name a column of masks with data.mask_column= (columns: {', '.join(choices)})"
     wanted = data.mask_column
     if wanted is None:
-        usual_names = (name for name in MASK_NAMES if name in choices)
-        return Masks(next(usual_names, ""), hint)
+        return Masks(next((name for name in MASK_NAMES if name in choices), ""), hint)
     if wanted not in features:
         raise UserError(
             f"data.mask_column={wanted}: {data.location} has no such column,"

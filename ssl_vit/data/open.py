@@ -138,8 +138,7 @@ def open_streams(data: Data) -> OpenedData:
         )
     guesses += contents.guesses
     # `container.stream` is the name of a function, such as "ssl_vit.data.open:stream_parquet"
-    stream_files = pkgutil.resolve_name(container.stream)
-    streams = stream_files(contents, data, guesses)
+    streams = pkgutil.resolve_name(container.stream)(contents, data, guesses)
     return OpenedData(streams, contents.skipped, guesses)
 
 
