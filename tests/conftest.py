@@ -62,8 +62,8 @@ def _no_failed_counts_for_other_tests() -> Iterator[None]:
     """A test that alters a network may leave operations that could not be counted, which later runs
     of the same network in this process would read."""
     yield
-    for key in [key for key, counted in costs._WORK.items() if counted.uncounted]:
-        del costs._WORK[key]
+    for key in [key for key, counted in costs._COSTS.items() if counted.uncounted]:
+        del costs._COSTS[key]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -55,48 +55,54 @@ class NetworkCost(NamedTuple):
 
 # Counting 1,000 blocks would take minutes. A network with more than DEEP blocks is therefore
 # counted with FEW and with FEW + 1 blocks. Blocks are alike, so the difference is the cost of one
-DEPTHS = ("model.depth", "mae.depth", "ijepa.depth")
+DEPTHS = ("model.depth", "mae.depth", "ijepa.depth")  # options that set a number of blocks
 FEW, DEEP = 4, 48
 N = TypeVar("N", int, float, float | None)
 
-_WORK: dict[str, NetworkCost] = {}
-_BYTES: dict[tuple[str, bool], float] = {}
+# Results of `compute_network_cost` and of `_float32_bytes`, by `_cache_key`
+_COSTS: dict[str, NetworkCost] = {}
+_ACTIVATION_BYTES: dict[tuple[str, bool], float] = {}
 
 
 def compute_network_cost(recipe: Recipe) -> NetworkCost:
     """Count the parameters and multiply-adds of a recipe's network.
 
-    A deep network is counted with few blocks, and the counts are extrapolated. The result is kept
-    in `_WORK`, so that recipes with equal networks and batches are counted once.
+    A network with more than 48 blocks is not built. Two networks of 4 and of 5 blocks are counted
+    instead, and the counts are extrapolated linearly. Results are cached, so that recipes with
+    equal networks and batches are counted once.
     """
     key = _cache_key(recipe)
-    if key not in _WORK:
+    if key not in _COSTS:
         from . import on_meta
 
-        shallow_recipes = _with_fewer_blocks(recipe)
+        shallow_recipes = _make_shallow_recipes(recipe)
         if shallow_recipes is None:
-            _WORK[key] = on_meta.count_operations(recipe)
+            _COSTS[key] = on_meta.count_operations(recipe)
         else:
-            blocks, few_recipe, more_recipe = shallow_recipes
+            added_blocks, few_recipe, more_recipe = shallow_recipes
             few, more = compute_network_cost(few_recipe), compute_network_cost(more_recipe)
-            _WORK[key] = NetworkCost(
-                _extrapolate(few.parameters, more.parameters, blocks),
-                _extrapolate(few.trained, more.trained, blocks),
-                _extrapolate(few.encoder, more.encoder, blocks),
-                _extrapolate(few.features, more.features, blocks),
-                _extrapolate(few.forward, more.forward, blocks),
-                _extrapolate(few.training, more.training, blocks),
-                few.uncounted,
+            _COSTS[key] = NetworkCost(
+                parameters=_extrapolate(few.parameters, more.parameters, added_blocks),
+                trained=_extrapolate(few.trained, more.trained, added_blocks),
+                encoder=_extrapolate(few.encoder, more.encoder, added_blocks),
+                features=_extrapolate(few.features, more.features, added_blocks),
+                forward=_extrapolate(few.forward, more.forward, added_blocks),
+                training=_extrapolate(few.training, more.training, added_blocks),
+                uncounted=few.uncounted,  # the error message does not depend on the depth
             )
-    return _WORK[key]
+    return _COSTS[key]
 
 
-def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
-    """Return two recipes with fewer blocks, from which the costs of a deep network follow.
+def _make_shallow_recipes(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
+    """Return two recipes with few blocks, from which a deep network's cost is extrapolated.
+
+    A network is deep if an option in DEPTHS, such as model.depth, is above DEEP (48). This option
+    becomes FEW (4) in one recipe and FEW + 1 in the other. The difference between their costs is
+    the cost of one block.
 
     Returns:
-        For the first network with more than DEEP blocks: the number of blocks beyond FEW, the
-        recipe with FEW blocks, and the recipe with FEW + 1 blocks. None if no network is deep.
+        How many blocks the deep network has in addition to FEW, the recipe with FEW blocks, and the
+        recipe with FEW + 1 blocks. None if no network is deep.
     """
     for key in DEPTHS:
         group, _, _ = key.partition(".")
@@ -111,26 +117,31 @@ def _with_fewer_blocks(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
     return None
 
 
-def _extrapolate(few: N, more: N, blocks: int) -> N:
-    """Extrapolate a count linearly to FEW + `blocks` blocks.
+def _extrapolate(few: N, more: N, added_blocks: int) -> N:
+    """Return the count for a deeper network, if each further block adds the same amount.
 
     Args:
-        few: Count with FEW blocks, or None if unknown.
-        more: Count with FEW + 1 blocks, or None if unknown.
-        blocks: Number of blocks beyond FEW.
+        few: Count for a network of a few blocks, or None if unknown.
+        more: Count for the same network with one more block, or None if unknown.
+        added_blocks: How many blocks the deeper network has in addition to those counted in `few`.
+
+    Returns:
+        The extrapolated count, or None if `few` is unknown.
     """
     if few is None or more is None:
-        return few
-    return few + blocks * (more - few)
+        return few  # the same objective is unknown with any number of blocks
+    cost_of_block = more - few
+    return few + added_blocks * cost_of_block
 
 
 def _cache_key(recipe: Recipe) -> str:
-    """Return a key that is equal for recipes whose costs per image are equal."""
+    """Return a text that is equal for recipes whose networks cost the same per image."""
     data = recipe.data
     groups = {name: options.model_dump() for name, options in recipe.groups.items()}
     images = (data.size, data.channels, data.range, data.classes)
     objective = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
-    drops = (recipe.optim.dropout, recipe.optim.drop_path)  # the masks count as activations
+    # dropout needs memory too: autograd stores its masks together with the activations
+    drops = (recipe.optim.dropout, recipe.optim.drop_path)
     return json.dumps([objective, drops, images, recipe.model.model_dump(), groups])
 
 
@@ -138,8 +149,9 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """Return the cost of processing images, in 10^18 floating-point operations.
 
     Training costs the forward and backward passes of the objective, and an evaluation the forward
-    passes of the encoder. A multiply-add is 2 operations. The paper counts in the same way: in
-    Table 6, 7 epochs of JFT cost 224 for B/16.
+    passes of the encoder. A multiply-add is 2 operations. The Vision Transformer paper counts in
+    the same way (Dosovitskiy et al., 2021, Table 6: ViT-B/16 for 7 epochs of JFT costs 224 x 10^18
+    operations).
 
     Args:
         recipe: Recipe of the run or evaluation.
@@ -156,7 +168,12 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
 
 
 def training_images(data: Data, images: int | None = None) -> int | None:
-    """Return how many images remain for training after test and held-out images are set aside.
+    """Return how many images remain for training after test and validation images are set aside.
+
+    If data.test is a share, the test images are set aside first. The usual order for the others is:
+    set aside the validation images, then take the share data.share of the remaining images. With
+    data.validation_from=share the order is reversed: take the share data.share, then set aside
+    validation images from this share.
 
     Args:
         data: Data set, with data.test, data.validation and data.share.
@@ -168,21 +185,22 @@ def training_images(data: Data, images: int | None = None) -> int | None:
     images = images or PUBLISHED.get(data.name, {}).get("train")
     if images is None:
         return None
-    images -= _test_share(data, images)
-    if data.validation_from == "share":  # images are held out from the share of data.share
-        images = share_count(data.share, images)
-        return images - _held_out(data, images)
-    return share_count(data.share, images - _held_out(data, images))
+    images -= _count_test(data, images)
+    if data.validation_from == "share":
+        shared_images = share_count(data.share, images)
+        return shared_images - _count_held_out(data, shared_images)
+    not_held_out = images - _count_held_out(data, images)
+    return share_count(data.share, not_held_out)
 
 
-def _held_out(data: Data, images: int) -> int:
-    """Return how many of the images data.validation holds out, or 0 if it is not a share."""
+def _count_held_out(data: Data, images: int) -> int:
+    """Return how many of the images data.validation sets aside, or 0 if it is not a share."""
     if not isinstance(data.validation, float) or data.validation == 0:
         return 0
     return held_out_count(data.validation, images)
 
 
-def _test_share(data: Data, images: int) -> int:
+def _count_test(data: Data, images: int) -> int:
     """Return how many of the images data.test sets aside, or 0 if it names a split."""
     return 0 if isinstance(data.test, str) else held_out_count(data.test, images)
 
@@ -190,23 +208,25 @@ def _test_share(data: Data, images: int) -> int:
 def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
     """Return how many images a run or an evaluation sends through the encoder.
 
-    Training sends steps x batch images. An evaluation sends `evaluated_images`, computed from the
-    published sizes of the splits.
+    Training sends a batch in each step. An evaluation sends the images of the training, validation
+    and test splits. Their numbers come from PUBLISHED, the sizes that the authors of well-known
+    data sets state.
 
     Args:
         recipe: Recipe of the run or evaluation.
-        images: Number of training images before splitting. None: the published number.
+        images: Number of images in the training split. None: the number in PUBLISHED.
 
     Returns:
         The number of images, or None if the size of a split is unknown.
     """
     if recipe.objective != "probe":
-        return recipe.new_steps * recipe.optim.batch
+        return recipe.new_steps * recipe.optim.batch  # without the steps of an earlier run
     data = recipe.data
     splits = PUBLISHED.get(data.name, {})
-    validation = data.validation if isinstance(data.validation, str) else None
-    split_names = [name for name in (data.test, validation) if isinstance(name, str)]
-    sizes = [splits.get(name) for name in split_names]
+    named_splits = [name for name in (data.test, data.validation) if isinstance(name, str)]
+    sizes = [splits.get(name) for name in named_splits]
+    # data.test and data.validation are left out: if they set aside a share of the training split,
+    # the encoder sees these images too
     train = training_images(Data(name=data.name, share=data.share), images)
     if train is None or None in sizes:
         return None
@@ -216,18 +236,21 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
 def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     """Return how many images an evaluation sends through the encoder.
 
-    All images are sent once to extract features, which the probes share. Each probe of tokens
-    sends all images once more, but at most probe.token_images training images.
+    The entries of probe.measures name what is measured. Measures such as `knn` and `linear` read
+    one feature of each image, and share a single pass over all images. Measures such as `attentive`
+    read all patch tokens, which are too large to keep, so each of these measures makes a pass of
+    its own, with at most probe.token_images training images.
 
     Args:
         recipe: Recipe of the evaluation.
         train: Number of training images.
         others: Number of validation and test images.
     """
-    probe, images = recipe.probe, 0
-    token_probes = probe.measures_that_read("tokens")
-    images += len(token_probes) * (min(train, probe.token_images or train) + others)
-    if set(probe.measures) != set(token_probes):
+    probe = recipe.probe
+    token_measures = probe.measures_that_read("tokens")
+    token_train = min(train, probe.token_images or train)  # None: no limit
+    images = len(token_measures) * (token_train + others)
+    if set(probe.measures) != set(token_measures):  # some measure reads features
         images += train + others
     return images
 
@@ -235,8 +258,9 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """Return how many bytes of activations an image needs for the backward pass.
 
-    Activations are counted in float32 without torch.compile, which keeps less. For bfloat16 the
-    count is multiplied by the factor by which the activations of a block shrink.
+    Activations are counted in float32 without torch.compile, which keeps less. Under bfloat16
+    autocast most activations take 2 bytes and not 4. The float32 count is then multiplied by the
+    ratio of the bytes of one transformer block in bfloat16 and in float32.
 
     Args:
         recipe: Recipe of the run.
@@ -245,39 +269,44 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     float32_bytes, model = _float32_bytes(recipe, fused), recipe.model
     if recipe.compute.precision != "bfloat16":
         return round(float32_bytes)
-    # Per token, a block keeps two inputs of norms in 4 bytes even under autocast: 2 x width values.
-    # In 2 bytes it keeps queries, keys, values, and the inputs of qkv, of the projection and of the
-    # MLP (6 x width), and both sides of the GELU (2 x mlp)
-    norms = 4 * 2 * model.width
-    values = 6 * model.width + 2 * model.mlp
-    return round(float32_bytes * (norms + 2 * values) / (norms + 4 * values))
+    # What a block keeps for each token: the inputs of its two norms, always in 4 bytes; and values
+    # in 2 or 4 bytes, which are queries, keys, values and the inputs of qkv, projection and MLP
+    # (6 x width), and the input and output of the GELU (2 x mlp)
+    norm_bytes = 4 * 2 * model.width
+    num_values = 6 * model.width + 2 * model.mlp
+    bfloat16_block = norm_bytes + 2 * num_values
+    float32_block = norm_bytes + 4 * num_values
+    return round(float32_bytes * bfloat16_block / float32_block)
 
 
 def _float32_bytes(recipe: Recipe, fused: bool) -> float:
     """Return how many bytes of float32 activations an image needs for the backward pass.
+
+    As in `compute_network_cost`, the bytes of a network with more than 48 blocks are extrapolated
+    from two networks of 4 and of 5 blocks, and results are cached.
 
     Args:
         recipe: Recipe of the run.
         fused: Whether a fused attention is used.
     """
     key = (_cache_key(recipe), fused)
-    if key not in _BYTES:
+    if key not in _ACTIVATION_BYTES:
         from . import on_meta
 
-        shallow_recipes = _with_fewer_blocks(recipe)
+        shallow_recipes = _make_shallow_recipes(recipe)
         if shallow_recipes is None:
-            _BYTES[key] = on_meta.activation_bytes(recipe, fused)
+            _ACTIVATION_BYTES[key] = on_meta.activation_bytes(recipe, fused)
         else:
-            blocks, few_recipe, more_recipe = shallow_recipes
+            added_blocks, few_recipe, more_recipe = shallow_recipes
             few, more = _float32_bytes(few_recipe, fused), _float32_bytes(more_recipe, fused)
-            _BYTES[key] = _extrapolate(few, more, blocks)
-    return _BYTES[key]
+            _ACTIVATION_BYTES[key] = _extrapolate(few, more, added_blocks)
+    return _ACTIVATION_BYTES[key]
 
 
-def fitting_images(recipe: Recipe, memory: float, fused: bool) -> int:
-    """Return the largest device batch whose activations fit into half of the memory, at least 1.
+def largest_device_batch(recipe: Recipe, memory: float, fused: bool) -> int:
+    """Return how many images a device batch may have at most, if the user does not set its size.
 
-    This is the largest device batch that a run chooses.
+    The activations of these images fit into half of the memory. The result is at least 1.
 
     Args:
         recipe: Recipe of the run.

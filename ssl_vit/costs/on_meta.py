@@ -33,14 +33,18 @@ def count_operations(recipe: Recipe) -> NetworkCost:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         encoder.eval().feature(_batch(recipe, 1).image)
     network.train()
-    # Without an objective, nothing is trained
-    step_work = _count_step(network, recipe) if isinstance(network, Objective) else (None, None)
+    forward = training = None
+    uncounted = ""
+    if isinstance(network, Objective):  # an evaluation has no objective, and trains nothing
+        forward, training, uncounted = _count_step(network, recipe)
     return NetworkCost(
-        _total(network.parameters()),
-        _total(parameter for parameter in network.parameters() if parameter.requires_grad),
-        _total(encoder.parameters()),
-        counter.get_total_flops() // 2,
-        *step_work,
+        parameters=_total(network.parameters()),
+        trained=_total(value for value in network.parameters() if value.requires_grad),
+        encoder=_total(encoder.parameters()),
+        features=counter.get_total_flops() // 2,  # a multiply-add is 2 operations
+        forward=forward,
+        training=training,
+        uncounted=uncounted,
     )
 
 
@@ -69,37 +73,40 @@ def _build(recipe: Recipe) -> Objective | Backbone:
         encoder = build_backbone(
             recipe.model, recipe.data, recipe.optim.dropout, recipe.optim.drop_path
         )
-        if not recipe.trains:
+        if not recipe.trains:  # the recipe is an evaluation
             return encoder
         settings = building.Settings.from_recipe(recipe)
-        return building.build_objective(settings, encoder, recipe.data.classes or 1)
+        num_classes = recipe.data.classes or 1  # a head of one class, if the number is unknown
+        return building.build_objective(settings, encoder, num_classes)
 
 
 def _batch(recipe: Recipe, size: int) -> Batch:
-    """Build a batch of training images on the meta device, with the views of the recipe.
+    """Build a batch of training images on the meta device.
+
+    If the objective compares views of each image, the batch has the views too.
 
     Args:
         recipe: Recipe with the images and the objective.
         size: Number of images.
     """
-    data, compared = recipe.data, compared_views(recipe)
+    data, view_options = recipe.data, compared_views(recipe)
     dtype = pixel_type(data)
 
-    def images(*views: int, side: int = data.size) -> Tensor:
-        """Return images (B, C, side, side), or with `views` (B, views, C, side, side)."""
-        return torch.empty(size, *views, data.channels, side, side, dtype=dtype, device="meta")
+    def empty_images(*num_views: int, side: int = data.size) -> Tensor:
+        """Return images (B, C, side, side), or with `num_views` (B, num_views, C, side, side)."""
+        return torch.empty(size, *num_views, data.channels, side, side, dtype=dtype, device="meta")
 
     views = local = None
-    if compared is not None:
-        views = images(VIEWS)
-        if compared.local:
-            local = images(compared.local, side=compared.local_size)
-    number_B = torch.empty(size, dtype=torch.int64, device="meta")
+    if view_options is not None:
+        views = empty_images(VIEWS)
+        if view_options.local:
+            local = empty_images(view_options.local, side=view_options.local_size)
+    integer_B = torch.empty(size, dtype=torch.int64, device="meta")
     return Batch(
-        image=images(),
-        label=number_B,
-        index=number_B,
-        key=number_B,
+        image=empty_images(),
+        label=integer_B,
+        index=integer_B,
+        key=integer_B,
         loss_denominator=torch.empty((), dtype=torch.float64, device="meta"),
         views=views,
         local=local,
@@ -110,7 +117,7 @@ def _total(parameters: Iterable[nn.Parameter]) -> int:
     return sum(parameter.numel() for parameter in parameters)
 
 
-def _count_step(network: Objective, recipe: Recipe) -> tuple[float, float] | tuple[None, None, str]:
+def _count_step(network: Objective, recipe: Recipe) -> tuple[float | None, float | None, str]:
     """Count the multiply-adds of a training step, per image.
 
     Args:
@@ -118,9 +125,9 @@ def _count_step(network: Objective, recipe: Recipe) -> tuple[float, float] | tup
         recipe: Recipe of the run, with the size of the batch.
 
     Returns:
-        Multiply-adds of the forward pass, and of the forward and backward pass. If the objective
-        needs the values of pixels, which the meta device does not have: None, None and the error
-        message.
+        Multiply-adds of the forward pass, multiply-adds of the forward and backward pass, and "".
+        If the objective needs the values of pixels, which the meta device does not have: None, None
+        and the error message.
     """
     batch = _batch(recipe, recipe.optim.batch)
     try:
@@ -131,13 +138,15 @@ def _count_step(network: Objective, recipe: Recipe) -> tuple[float, float] | tup
     except Exception as error:  # networks that need values raise many types of errors
         return None, None, printable(one_line(error))
     divisor = 2 * recipe.optim.batch  # a multiply-add is 2 operations
-    return forward_flops / divisor, counter.get_total_flops() / divisor
+    return forward_flops / divisor, counter.get_total_flops() / divisor, ""
 
 
 def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
     """Return the bytes that autograd stores in the forward pass of a batch.
 
-    Storage that several tensors share counts once. Parameters and buffers do not count.
+    Storage that several tensors share counts once. Parameters and buffers do not count. Fused
+    attention counts with what its CUDA kernels store, because torch has no such kernel for the meta
+    device and would store attention matrices there.
 
     Args:
         network: Objective, or the encoder for an evaluation.
@@ -155,14 +164,14 @@ def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) 
         return tensor
 
     with torch.device("meta"), saved_tensors_hooks(record, lambda x: x), _FusedAttentionMode():
+        # the forward pass is run only for the calls of `record`
         if isinstance(network, Backbone):
-            result = network.feature(batch.image)
+            network.feature(batch.image)
         else:
             try:
-                result = network(batch).loss
+                network(batch)
             except Exception:  # an objective that needs values, as in `_count_step`
-                result = network.encoder.feature(batch.image)
-    del result
+                network.encoder.feature(batch.image)
     activations = [storages[address] for address in storages.keys() - weight_addresses]
     return sum(storage.nbytes() for storage in activations)
 

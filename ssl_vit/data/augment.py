@@ -23,6 +23,10 @@ from . import transforms
 VIEWS = 2
 SOLARIZE_FROM = 128  # Pillow's default: values from 128 on are inverted
 ORDERS = list(itertools.permutations(range(4)))  # of the four changes of colour
+# Slots (numbers of the random value) in the streams "jitter" and "blur". Slot 0 of each stream
+# decides whether the image is changed at all (`_draw_whether`)
+ORDER_SLOT, FIRST_STRENGTH_SLOT = 1, 2
+SIGMA_SLOT = 1
 
 
 def view_keys(key_B: np.ndarray, view: int) -> np.ndarray:
@@ -31,30 +35,37 @@ def view_keys(key_B: np.ndarray, view: int) -> np.ndarray:
 
 
 def random_views(
-    images: list[Tensor], key_B: np.ndarray, size: int, area: float, flip: bool, views: ViewOptions
+    images: list[Tensor],
+    key_B: np.ndarray,
+    size: int,
+    smallest_area: float,
+    flip: bool,
+    views: ViewOptions,
 ) -> Tensor:
     """Return random views of images, shape (B, V, C, S, S).
 
     Each view is a training crop with random colours, blur and solarisation. Images that are not RGB
     with 8 bits are cropped, flipped and blurred only.
 
-    The transforms and their order are those of MoCo v3's main_moco.py (after BYOL, table 6). The
-    flip alone comes earlier, with the crop, which changes nothing because it commutes with the
-    transforms after it.
+    The transforms and their order are those of MoCo v3's main_moco.py (after BYOL, table 6), except
+    that the flip is made together with the crop and not at the end. The pixels are the same,
+    because changes of colour, blur and solarisation do not depend on left and right.
 
     Args:
         images: Tensors (C, H, W), which may differ in size.
-        key_B: Keys of the samples.
+        key_B: Keys of the samples, int64, from which all random numbers are derived.
         size: The side S of a view in pixels.
-        area: The smallest share of an image's area that a view has.
+        smallest_area: The smallest share of an image's area that a view has, between 0 and 1.
         flip: Whether to flip half of the views.
         views: Chances and strengths of the transforms.
     """
     all_views = []
     for view in range(VIEWS):
         view_key_B = view_keys(key_B, view)
-        crops = transforms.train_transform(images, view_key_B, size, area, flip)
-        all_views.append(_changed(crops, view_key_B, views, views.blur[view], views.solarize[view]))
+        crops = transforms.train_transform(images, view_key_B, size, smallest_area, flip)
+        all_views.append(
+            _augment_crops(crops, view_key_B, views, views.blur[view], views.solarize[view])
+        )
     return torch.stack(all_views, 1)
 
 
@@ -62,11 +73,12 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
     """Return local views of images, shape (B, L, C, S, S) with S = views.local_size.
 
     Local views are smaller crops with random colours and blur, never solarised (multi-crop; Caron
-    et al., 2021). They are numbered after the random views, so that no two views have the same key.
+    et al., 2021). The random numbers of a view depend on the sample's key and on the number of the
+    view. The views from `random_views` have the numbers 0 and 1, so local views are counted from 2.
 
     Args:
         images: Tensors (C, H, W), which may differ in size.
-        key_B: Keys of the samples.
+        key_B: Keys of the samples, int64.
         flip: Whether to flip half of the views.
         views: Number, size and area of local views, and chances and strengths of the transforms.
     """
@@ -77,11 +89,11 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
         crops = transforms.train_transform(
             images, view_key_B, views.local_size, smallest, flip, largest
         )
-        all_views.append(_changed(crops, view_key_B, views, views.local_blur, solarize=0.0))
+        all_views.append(_augment_crops(crops, view_key_B, views, views.local_blur, solarize=0.0))
     return torch.stack(all_views, 1)
 
 
-def _changed(
+def _augment_crops(
     crop_BCSS: Tensor, view_key_B: np.ndarray, views: ViewOptions, blur: float, solarize: float
 ) -> Tensor:
     """Return crops (B, C, S, S) after random changes of colour, blur and solarisation.
@@ -90,19 +102,20 @@ def _changed(
 
     Args:
         crop_BCSS: The crops of one view, integers.
-        view_key_B: Keys of this view of each sample, from `view_keys`.
+        view_key_B: For each crop, the int64 key from `view_keys`, from which its random numbers are
+            derived.
         views: Chances and strengths of the changes of colour, and strength of the blur.
         blur: The chance that a crop is blurred.
         solarize: The chance that a crop is solarised.
     """
     if crop_BCSS.shape[1] != 3 or crop_BCSS.dtype != torch.uint8:
         return _blurred(crop_BCSS, view_key_B, blur, views.blur_sigma)
-    jitter_B = _drawn(rng.stream(view_key_B, "jitter"), views.jitter)
-    order_B, change_B4 = _color_changes(view_key_B, views)
-    grey_B = _drawn(rng.stream(view_key_B, "grayscale"), views.grayscale)
-    blur_B, sigma_B = _blurs(view_key_B, blur, views.blur_sigma)
-    solarize_B = _drawn(rng.stream(view_key_B, "solarize"), solarize)
-    out = torch.empty_like(crop_BCSS)
+    jitter_B = _draw_whether(rng.stream(view_key_B, "jitter"), views.jitter)
+    order_B, change_B4 = _draw_color_changes(view_key_B, views)
+    grey_B = _draw_whether(rng.stream(view_key_B, "grayscale"), views.grayscale)
+    blur_B, sigma_B = _draw_blurs(view_key_B, blur, views.blur_sigma)
+    solarize_B = _draw_whether(rng.stream(view_key_B, "solarize"), solarize)
+    augmented_BCSS = torch.empty_like(crop_BCSS)
     for i, crop in enumerate(crop_BCSS):
         image = Image.fromarray(rearrange(crop.numpy(), "c h w -> h w c"))
         if jitter_B[i]:
@@ -114,30 +127,31 @@ def _changed(
         array = np.array(image)
         if solarize_B[i]:
             np.subtract(255, array, out=array, where=array >= SOLARIZE_FROM)
-        out[i] = torch.from_numpy(rearrange(array, "h w c -> c h w"))
-    return out
+        augmented_BCSS[i] = torch.from_numpy(rearrange(array, "h w c -> c h w"))
+    return augmented_BCSS
 
 
-def _drawn(key_B: np.ndarray, chance: float) -> np.ndarray:
+def _draw_whether(key_B: np.ndarray, chance: float) -> np.ndarray:
     """Draw a bool for each key, (B,), that is true with the probability `chance`."""
     return rng.uniform(key_B, 0) < chance
 
 
-def _color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, np.ndarray]:
+def _draw_color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, np.ndarray]:
     """Draw the order and the strength of the changes of colour, as torchvision's ColorJitter does.
 
     Args:
-        key_B: Keys of the view.
+        key_B: For each image, the int64 key of its view, from which random numbers are derived.
         views: The largest change of brightness, contrast, saturation and hue.
 
     Returns:
-        The index into ORDERS for each image (B,), and the shares by which brightness, contrast,
-        saturation and hue change (B, 4).
+        The index into ORDERS for each image (B,), and the relative changes of brightness, contrast,
+        saturation and hue (B, 4). For example, 0.1 makes an image 10% brighter.
     """
     key_B = rng.stream(key_B, "jitter")
+    order_B = rng.integers(key_B, ORDER_SLOT, len(ORDERS))
     largest_4 = np.array([views.brightness, views.contrast, views.saturation, views.hue])
-    uniform_B4 = rng.uniform(key_B[:, None], 2 + np.arange(4))  # from 0 to 1
-    return rng.integers(key_B, 1, len(ORDERS)), largest_4 * (2 * uniform_B4 - 1)
+    uniform_B4 = rng.uniform(key_B[:, None], FIRST_STRENGTH_SLOT + np.arange(4))  # from 0 to 1
+    return order_B, largest_4 * (2 * uniform_B4 - 1)
 
 
 def _jittered(image: Image.Image, order: tuple[int, ...], changes: list[float]) -> Image.Image:
@@ -145,8 +159,9 @@ def _jittered(image: Image.Image, order: tuple[int, ...], changes: list[float]) 
 
     Args:
         image: An RGB image.
-        order: The positions 0 to 3 in `changes` and ADJUST, the change that is made first in front.
-        changes: The shares by which brightness, contrast, saturation and hue change.
+        order: The indices 0 to 3 of `changes` in the order in which the changes are made. (3, 0, 1,
+            2) changes the hue first.
+        changes: Relative changes of brightness (index 0), contrast (1), saturation (2) and hue (3).
     """
     for i in order:
         if changes[i]:  # turning the hue by 0 changes pixels too, by rounding
@@ -185,11 +200,13 @@ def _grey(image: Image.Image) -> Image.Image:
 ADJUST = (_brighter, _contrasted, _saturated, _hue_turned)
 
 
-def _blurs(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.ndarray, np.ndarray]:
+def _draw_blurs(
+    key_B: np.ndarray, chance: float, sigma: list[float]
+) -> tuple[np.ndarray, np.ndarray]:
     """Draw whether each image is blurred, and the standard deviation of the blur.
 
     Args:
-        key_B: Keys of the view.
+        key_B: For each image, the int64 key of its view, from which random numbers are derived.
         chance: The chance that an image is blurred.
         sigma: The lowest and the highest standard deviation in pixels.
 
@@ -198,22 +215,24 @@ def _blurs(key_B: np.ndarray, chance: float, sigma: list[float]) -> tuple[np.nda
     """
     key_B = rng.stream(key_B, "blur")
     low, high = sigma
-    return _drawn(key_B, chance), low + (high - low) * rng.uniform(key_B, 1)
+    sigma_B = low + (high - low) * rng.uniform(key_B, SIGMA_SLOT)
+    return _draw_whether(key_B, chance), sigma_B
 
 
 def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
     """Blur a random part of the images, which may have any number of channels.
 
-    The images and their standard deviations are drawn as for RGB images. torchvision's kernel ends
-    at three standard deviations, or at the border of a smaller image.
+    `_draw_blurs` decides which images are blurred and how strongly, with the same random numbers as
+    for RGB images. torchvision's kernel ends at three standard deviations, or at the border of a
+    smaller image.
 
     Args:
         image_BCHW: Integers, which are changed in place and returned.
-        key_B: Keys of the view.
+        key_B: For each image, the int64 key of its view.
         chance: The chance that an image is blurred.
         sigma: The lowest and the highest standard deviation in pixels.
     """
-    is_blurred_B, sigma_B = _blurs(key_B, chance, sigma)
+    is_blurred_B, sigma_B = _draw_blurs(key_B, chance, sigma)
     for i in np.flatnonzero(is_blurred_B):
         radius = min(image_BCHW.shape[-1] - 1, math.ceil(3 * sigma_B[i]))
         side = 2 * radius + 1

@@ -45,8 +45,9 @@ class BatchLayout(NamedTuple):
             wanted = max(divisors)
         if per_process % wanted:
             raise UserError(
-                f"compute.batch={wanted}: optim.batch={batch} gives each process {per_process}"
-                f" images, which is no multiple of {wanted}. Use a divisor of {per_process}."
+                f"compute.batch={wanted}: with optim.batch={batch} each process has {per_process}"
+                f" images, which cannot be divided into batches of {wanted} images. Use a divisor"
+                f" of {per_process} as compute.batch."
             )
         return cls(batch, wanted, rank, processes)
 

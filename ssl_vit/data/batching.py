@@ -146,7 +146,7 @@ class ImageDataset(Dataset):
         if not self.train or max(data.mixup, data.cutmix) == 0:
             return batch
         partners = self._load_unmixed(_partners(wanted, len(self.source)))
-        image, share_B = transforms.mix_pairs(
+        image, weight_B = transforms.mix_pairs(
             batch.image, partners.image, wanted.key, data.mixup, data.cutmix
         )
         # a mix with an unlabelled image has no label
@@ -157,7 +157,7 @@ class ImageDataset(Dataset):
             image=image,
             label=label,
             partner_label=partners.label,
-            mix_lambda=share_B,
+            mix_lambda=weight_B,
             content=np.stack([batch.content, partners.content], axis=1),
             unreadable=batch.unreadable + partners.unreadable,
         )
@@ -176,7 +176,7 @@ class ImageDataset(Dataset):
         """
         raw, label_B = self.fetch(wanted.index)
         images: list[Any] = []
-        contents: list[int] = []
+        content_hashes: list[int] = []
         positions: list[int] = []  # in `wanted`, of the samples that are in the batch
         unreadable: list[str] = []
         for i, (row, raw_image) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
@@ -189,7 +189,7 @@ class ImageDataset(Dataset):
                 row, raw_image, image, label_B[i] = self._next_readable(row)
             images.append(image)
             positions.append(i)
-            contents.append(self.content(row, raw_image))
+            content_hashes.append(self.content(row, raw_image))
         samples = Samples(wanted.index[positions], wanted.key[positions])
         return Batch(
             **self.pixel_fields(images, samples),
@@ -197,7 +197,7 @@ class ImageDataset(Dataset):
             index=torch.from_numpy(samples.index),
             key=torch.from_numpy(samples.key),
             unreadable=tuple(unreadable),
-            content=signed(contents),
+            content=signed(content_hashes),  # unsigned 64-bit hashes as int64
         )
 
     def fetch(self, rows: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:
@@ -232,18 +232,20 @@ class ImageDataset(Dataset):
         data = self.data
         if not images:
             return {"image": pixel_values.no_images(data)}
-        crop_options = (images, samples.key, data.size, data.crop_area, data.flip)
+        key_B = samples.key
         fields: dict[str, Any] = {}
         if self.views:
-            fields["views"] = augment.random_views(*crop_options, self.views)
+            fields["views"] = augment.random_views(
+                images, key_B, data.size, data.crop_area, data.flip, self.views
+            )
             if self.views.local:
-                fields["local"] = augment.local_views(images, samples.key, data.flip, self.views)
+                fields["local"] = augment.local_views(images, key_B, data.flip, self.views)
         if not self.train:
             image = transforms.eval_transform(images, data.size, data.eval_mode, data.eval_crop)
         elif self.views:
             image = fields["views"][:, 0]
         else:
-            image = transforms.train_transform(*crop_options)
+            image = transforms.train_transform(images, key_B, data.size, data.crop_area, data.flip)
         return {"image": image, **fields}
 
     def _next_readable(self, row: int) -> tuple[int, Any, Any, Any]:

@@ -27,44 +27,44 @@ KEEP_BITS = (
 KEEP_TRANSPARENCY = "To read transparency as a channel, use data.channels=4"
 Read = TypeVar("Read")
 VALUES = decoding.MOST_VALUE + 1
-# Training images for mean and std, and images of each split that are checked
-MEASURED, LOOKED_AT = 512, 128
+MEASURED_IMAGES = 512  # training images from which mean and std are computed
+CHECKED_IMAGES = 128  # images of each split
 SEED = 6  # of the random order whose first images are read
 DIGITS = 6  # of mean and std, in recipe.yaml too
 MOST = (0.001, 0.999)  # quantiles between which a warning shows most values
-USUAL = (0.01, 0.99)  # quantiles from which a proposed range tells outliers
+USUAL = (0.01, 0.99)  # quantiles by which a proposed range recognises outliers
 # Shares of clipped values that lead to a warning and to an error. A window of computed tomography
 # clips most of an image; reading 12 bits as 16, or 16 as 12, clips 15 of 16 values
 WARNED, REFUSED = 0.01, 0.9
-# Why data.range= cannot be given for a frozen encoder
-OF_ENCODER = "The encoder expects values from 0 to 255"
+# Why the user cannot set data.range= for a frozen encoder
+RANGE_OF_ENCODER = "The encoder expects values from 0 to 255"
 
 
 def set_mean_and_std(data: Data, train: Source) -> None:
     """Set data.mean and data.std from training images, unless the user has set them.
 
-    The mean and std of each channel are measured on MEASURED training images, whose values are
-    scaled from data.range to 0 to 1.
+    The mean and std of each channel are measured on up to 512 training images, whose values are
+    first scaled from data.range to the interval from 0 to 1.
 
     Args:
         data: The recipe's options of the images, which are changed.
         train: The training images.
 
     Raises:
-        UserError: No image can be read, or images have 16 bits and data.range is not given.
+        UserError: No image can be read, or images have 16 bits and data.range is not set.
     """
-    missing = unmeasured(data)
-    if not missing:
+    missing_statistics = unmeasured(data)  # "mean", "std", both or none
+    if not missing_statistics:
         return
-    count_CV, bits, unreadable = _histogram(train, data.channels, MEASURED)
-    if not bits:
+    count_CV, bits_of, unreadable = _histogram(train, data.channels, MEASURED_IMAGES)
+    if not bits_of:
         raise UserError(
             f"data.channels={data.channels}: cannot read any of {len(unreadable)} training images."
             f" Correct data.channels=, or repair the images, such as {unreadable[-1]}"
         )
-    if data.range is None and 16 in bits.values():
+    if data.range is None and 16 in bits_of.values():
         raise UserError(
-            _proposed_range(count_CV.sum(0), format_count(len(bits), "training images"))
+            _proposed_range(count_CV.sum(0), format_count(len(bits_of), "training images"))
         )
     lowest, highest = data.pixel_range
     # mean and std from the histogram: each value, clipped and scaled, with its frequency
@@ -72,33 +72,37 @@ def set_mean_and_std(data: Data, train: Source) -> None:
     frequency_CV = count_CV / count_CV.sum(1, keepdims=True)
     mean_C = frequency_CV @ scaled_V
     std_C = np.sqrt((frequency_CV * (scaled_V - mean_C[:, None]) ** 2).sum(1))
-    if "mean" in missing:
+    if "mean" in missing_statistics:
         data.mean = [float(f"{value:.{DIGITS}g}") for value in mean_C]
-    if "std" in missing:  # a channel with a single value has std 0, by which nothing can be divided
+    if (
+        "std" in missing_statistics
+    ):  # a channel with a single value has std 0, by which nothing can be divided
         data.std = [float(f"{value:.{DIGITS}g}") or 1.0 for value in std_C]
 
 
-def check(splits: Mapping[str, Source], data: Data, of_bytes: str = "") -> list[str]:
+def check(splits: Mapping[str, Source], data: Data, why_no_range: str = "") -> list[str]:
     """Return warnings about pixels that are lost or changed when images are read.
 
-    LOOKED_AT images of each split are checked for clipped values, bits beyond 8, further pages and
+    Up to 128 images of each split are checked for clipped values, bits beyond 8, further pages and
     transparency, and for a mixture of images of 8 and of 16 bits.
 
     Args:
         splits: {name of the split: images}.
         data: The recipe's options of the images.
-        of_bytes: The reason why data.range= cannot be given here, empty if it can be given.
+        why_no_range: A sentence that explains why the user cannot set data.range=. Evaluations of a
+            frozen encoder pass RANGE_OF_ENCODER, because the range was fixed by pre-training. Empty
+            if the user can set data.range=.
 
     Raises:
-        UserError: data.range clips more than the share REFUSED of a split's values, or data.range
-            is missing although it can be given and images have 16 bits.
+        UserError: data.range clips more than 90% of a split's values. Or images have 16 bits, and
+            data.range is not set although the user can set it.
     """
     if not (data.path or data.hub):
         return []  # synthetic images
     warn = _warn_of_losses if data.is_rgb else _warn_of_clipping
     warnings: list[str] = []
     for split, source in splits.items():
-        warnings += warn(split, source, data, of_bytes)
+        warnings += warn(split, source, data, why_no_range)
     return warnings
 
 
@@ -171,26 +175,26 @@ def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, i
 def _proposed_range(count_V: np.ndarray, images: str) -> str:
     """Return the text of the error that images of 16 bits need data.range, with a range to copy.
 
-    The range contains all values except outliers. A value is an outlier if it is farther outside
-    of the quantiles USUAL than these quantiles are apart.
+    The range contains all values except outliers. With the 1% quantile `low` and the 99% quantile
+    `high`, a value is an outlier if it is below low - (high - low) or above high + (high - low).
 
     Args:
         count_V: How often each value occurs.
         images: The number of images, such as "5 training images".
     """
-    seen_S = np.flatnonzero(count_V)  # the values that occur, ascending
+    seen_values = np.flatnonzero(count_V)  # ascending
     low, high = _quantiles(count_V, USUAL)
     distance = high - low
-    usual_S = seen_S[(seen_S >= low - distance) & (seen_S <= high + distance)]
+    usual_values = seen_values[(seen_values >= low - distance) & (seen_values <= high + distance)]
     # a range has two different ends, even if all values are the same
-    first = min(int(usual_S[0]), VALUES - 2)
-    last = max(int(usual_S[-1]), first + 1)
+    first = min(int(usual_values[0]), VALUES - 2)
+    last = max(int(usual_values[-1]), first + 1)
     total = count_V.sum()
     clipped = total - count_V[first : last + 1].sum()
     return (
         f"data.range=null: images of 16 bits need a range. The values of {images} lie from"
-        f" {seen_S[0]:,} to {seen_S[-1]:,} (1% quantile {low:,}, 99% quantile {high:,}). Use"
-        f" data.range=[{first},{last}], which maps {first} to 0 and {last} to 1 and clips"
+        f" {seen_values[0]:,} to {seen_values[-1]:,} (1% quantile {low:,}, 99% quantile {high:,})."
+        f" Use data.range=[{first},{last}], which maps {first} to 0 and {last} to 1 and clips"
         f" {clipped:,} of {total:,} values ({clipped / total:.2%}), or another range."
     )
 
@@ -209,18 +213,20 @@ class _FileProperties(NamedTuple):
     is_transparent: bool
 
 
-def _warn_of_losses(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
+def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -> Iterator[str]:
     """Yield a warning for each property that images lose when they are read as RGB of 8 bits.
 
-    The properties are bits beyond 8, pages after the first, and transparency.
+    ssl_vit reads images with 3 channels and without data.range as RGB with 8 bits per channel. Lost
+    are then bits beyond 8, all pages after the first, and transparency.
 
     Args:
         split: The name of the split.
         source: The images of the split.
-        data: Not used.
-        of_bytes: As in `check`. If a reason is given, the warnings name no option to use.
+        data: Not used. `check` calls `_warn_of_clipping` with the same arguments.
+        why_no_range: A sentence that explains why the user cannot set data.range=. If it is not
+            empty, the warnings recommend no option.
     """
-    stored, _ = _read(source, LOOKED_AT, _read_properties)
+    stored, _ = _read(source, CHECKED_IMAGES, _read_properties)
     images = f"{len(stored):,} checked images of {split}"
     # images of more than 16 bits cannot be read
     deep = [name for name, file in stored.items() if 8 < file.bits <= 16]
@@ -228,53 +234,54 @@ def _warn_of_losses(split: str, source: Source, data: Data, of_bytes: str) -> It
         bits = stored[deep[0]].bits
         yield (
             f"more than 8 bits in {len(deep):,} of {images} ({bits} in {deep[0]}). Only the upper 8"
-            f" bits are used. {of_bytes if of_bytes else KEEP_BITS}"
+            f" bits are used. {why_no_range if why_no_range else KEEP_BITS}"
         )
     several = [name for name, file in stored.items() if file.pages > 1]
     if several:
         pages = stored[several[0]].pages
         warning = (
-            f"several pages in {len(several):,} of {images} ({pages} in {several[0]}). Only the"
-            " first page is used"
+            f"{len(several):,} of {images} have several pages, such as {several[0]} with"
+            f" {pages} pages. Only the first page is used"
         )
         # data.range= too, because three channels without it are the colours of the first page
         remedy = f"To read grey pages as channels, use data.channels={pages} data.range=[0,255]"
-        yield warning if of_bytes else f"{warning}. {remedy}"
+        yield warning if why_no_range else f"{warning}. {remedy}"
     transparent = [name for name, file in stored.items() if file.is_transparent]
     if transparent:
         warning = (
             f"transparent pixels in {len(transparent):,} of {images}, such as {transparent[0]}. The"
             " background becomes white"
         )
-        yield warning if of_bytes else f"{warning}. {KEEP_TRANSPARENCY}"
+        yield warning if why_no_range else f"{warning}. {KEEP_TRANSPARENCY}"
 
 
 def _read_properties(raw: bytes | np.ndarray) -> _FileProperties:
     if isinstance(raw, np.ndarray):
         return _FileProperties(8, 1, False)
-    read = (decoding.stored_bits, decoding.images_in, decoding.is_transparent)
+    read = (decoding.stored_bits, decoding.count_images, decoding.is_transparent)
     bits, pages, is_transparent = (decoding.call_decoder(part, raw) for part in read)
     return _FileProperties(bits, pages, bool(is_transparent))
 
 
-def _warn_of_clipping(split: str, source: Source, data: Data, of_bytes: str) -> Iterator[str]:
+def _warn_of_clipping(split: str, source: Source, data: Data, why_no_range: str) -> Iterator[str]:
     """Yield warnings that data.range clips values, or that images of 8 and of 16 bits are mixed.
 
     Args:
         split: The name of the split.
         source: The images of the split.
         data: The recipe's options of the images, with data.range.
-        of_bytes: As in `check`. If a reason is given, images of 16 bits need no data.range.
+        why_no_range: A sentence that explains why the user cannot set data.range=. If it is not
+            empty, images of 16 bits need no data.range.
 
     Raises:
         UserError: As `check`.
     """
-    count_CV, bits, _ = _histogram(source, data.channels, LOOKED_AT)
-    if not bits:
+    count_CV, bits_of, _ = _histogram(source, data.channels, CHECKED_IMAGES)
+    if not bits_of:
         return
     count_V = count_CV.sum(0)
-    images = f"{format_image_count(len(bits))} of {split}"
-    if data.range is None and 16 in bits.values() and not of_bytes:
+    images = f"{format_image_count(len(bits_of))} of {split}"
+    if data.range is None and 16 in bits_of.values() and not why_no_range:
         raise UserError(_proposed_range(count_V, images))
     lowest, highest = data.pixel_range
     first, last = _quantiles(count_V, MOST)
@@ -282,16 +289,17 @@ def _warn_of_clipping(split: str, source: Source, data: Data, of_bytes: str) -> 
     below = count_V[:lowest].sum()
     above = count_V[highest + 1 :].sum()
     clipped = (below + above) / total
+    central_share = MOST[1] - MOST[0]
     warning = (
-        f"data.range=[{lowest},{highest}]: clips {clipped:.1%} of the values of {images}"
-        f" ({below / total:.1%} below the range, {above / total:.1%} above)."
-        f" {MOST[1] - MOST[0]:.1%} of the values lie from {first} to {last}"
+        f"data.range=[{lowest},{highest}]: this range clips {clipped:.1%} of the values of"
+        f" {images} ({below / total:.1%} below the range, {above / total:.1%} above). The central"
+        f" {central_share:.1%} of the values lie from {first} to {last}"
     )
     if clipped > REFUSED:
         raise UserError(f"{warning}. Use a range that contains most values.")
     if clipped > WARNED:
         yield warning
-    example_of = {num_bits: name for name, num_bits in bits.items()}
+    example_of = {num_bits: name for name, num_bits in bits_of.items()}
     if len(example_of) > 1 and highest > BYTES[1]:
         yield (
             f"data.range=[{lowest},{highest}]: of {images}, some have 8 bits, such as"

@@ -23,8 +23,14 @@ MOST_BY_HIGHEST = 2**16
 
 # Sentences of errors that say what to do
 TO_SAME_NAMES = "Use the same class names in all splits."
-TO_NUMBERS = "Name folders by these numbers, or name a column of numbers with data.label_column=."
-TO_NAMES = "Name folders by these classes, or name a column of classes with data.label_column=."
+TO_NUMBERS = (
+    "Rename the class folders to class numbers such as 0 and 1, or name a column of class numbers"
+    " with data.label_column=."
+)
+TO_NAMES = (
+    "Rename the class folders to the class names of init=, or name a column with these class names"
+    " with data.label_column=."
+)
 
 
 class ClassList(NamedTuple):
@@ -56,12 +62,15 @@ class ClassList(NamedTuple):
         return f"numbers (0 to {self.highest})"
 
 
-def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
+def shared_names(lists: Mapping[str, ClassList], location: str) -> list[str]:
     """Return the names of the classes that all splits share, starting with label 0.
+
+    Splits agree if each class number has the same name in all splits. Names that are the numbers
+    themselves ("0", "1", ...) also agree with a split whose labels are numbers without names.
 
     Args:
         lists: {split: classes}. A split without labels and names is ignored.
-        place: The option that names the images, such as "data.path=photos", for the error.
+        location: The option that names the images, such as "data.path=photos", for the error.
 
     Raises:
         UserError: A number means different classes in two splits, or one split has bare numbers and
@@ -72,16 +81,16 @@ def shared_names(lists: Mapping[str, ClassList], place: str) -> list[str]:
     }
     names = [classes.names for classes in lists.values()]
     longest = max(names, key=len, default=[])
-    # names "0", "1", ... agree with the bare numbers of another split
+    all_splits_have_names = all(names)
     are_names_numbers = all(name == str(number) for number, name in enumerate(longest))
-    if same_numbers(names) and (are_names_numbers or all(names)):
+    if same_numbers(names) and (all_splits_have_names or are_names_numbers):
         return list(longest)
     classes_of_splits = " ".join(
         f"Split {split} has {classes}." for split, classes in lists.items()
     )
     raise UserError(
-        f"{place}: the splits have different classes. {classes_of_splits}"
-        f" {TO_SAME_NAMES if all(names) else TO_NUMBERS}"
+        f"{location}: the splits have different classes. {classes_of_splits}"
+        f" {TO_SAME_NAMES if all_splits_have_names else TO_NUMBERS}"
     )
 
 
@@ -138,16 +147,20 @@ def pair_classes(
     return output_C
 
 
-def renumber(label: np.ndarray, number_C: np.ndarray | None) -> np.ndarray:
-    """Return labels replaced by the classifier's outputs.
+def renumber(label: np.ndarray, output_C: np.ndarray | None) -> np.ndarray:
+    """Replace each label by the number of the classifier's output for this class.
+
+    A trained classifier has one output per class. Its classes may be numbered in another order than
+    the classes of the images.
 
     Args:
         label: Labels of images, integers of any shape. Values below 0 (no label) stay.
-        number_C: The output for each label, from `pair_classes`; None to replace nothing.
+        output_C: For each label 0 to C - 1, the number of the output, from `pair_classes`; None to
+            replace nothing.
     """
-    if number_C is None:
+    if output_C is None:
         return label
-    return np.where(label >= 0, number_C[np.maximum(label, 0)], label)
+    return np.where(label >= 0, output_C[np.maximum(label, 0)], label)
 
 
 def num_classes(splits: Splits, data: Data, objective: str) -> int:

@@ -72,13 +72,16 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
 def find_masks(features: Features, image: str, data: Data) -> Masks:
     """Return the column of masks: data.mask_column, else the first column with a usual name.
 
+    The usual names are MASK_NAMES.
+
     Args:
         features: {column: type}.
         image: The column of images, which holds no masks.
         data: The options that name columns.
 
     Returns:
-        The masks without a store. The column is "" if no column holds masks.
+        The name of the column, "" if no column holds masks; and a sentence on the columns, for the
+        error that masks are needed. `Masks.store`, which reads the masks, is set by the caller.
 
     Raises:
         UserError: There is no column data.mask_column, or it holds no images.

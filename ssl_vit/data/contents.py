@@ -42,7 +42,10 @@ def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
 
 
 def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
-    """Count the distinct images among M images, and those whose copies have different labels.
+    """Count the distinct images among M images, and images whose copies have different labels.
+
+    Copies are images with the same hash. The result also has the effective number of images: how
+    many images without copies would tell as much (`stats.effective_number`).
 
     Args:
         hashes_M: Hash of each image's contents, int64 (M,).
@@ -51,14 +54,17 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
     Returns:
         The counts, or None where all images are distinct.
     """
-    copies_C = np.unique(hashes_M, return_counts=True)[1]
+    _, copies_C = np.unique(hashes_M, return_counts=True)  # for each of C distinct images
     if len(copies_C) == len(hashes_M):
         return None
     # a hash that occurs in several different pairs of hash and label has several labels
     hash_of_pair = np.unique(np.column_stack([hashes_M, label_M]), axis=0)[:, 0]
-    relabelled = int((np.unique(hash_of_pair, return_counts=True)[1] > 1).sum())
-    effective = effective_number(copies_C)
-    return Copies(distinct=len(copies_C), effective=effective, relabelled=relabelled)
+    _, labels_C = np.unique(hash_of_pair, return_counts=True)
+    return Copies(
+        distinct=len(copies_C),
+        effective=effective_number(copies_C),
+        relabelled=int((labels_C > 1).sum()),
+    )
 
 
 def distinct(hashes: np.ndarray) -> np.ndarray:
@@ -86,7 +92,7 @@ def is_among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
     """
     if not len(known):
         return np.zeros(hashes.shape, bool)
-    # the position of the first known hash that is not below the hash
+    # the position of the first known hash that is not below the hash: of an equal hash, if any
     position = np.searchsorted(known, hashes)
-    # a hash above all known hashes gets the position len(known), so another known hash is put there
-    return np.append(known, known[:1])[position] == hashes
+    # a hash above all known hashes has the position len(known), and differs from the last one too
+    return known[np.minimum(position, len(known) - 1)] == hashes

@@ -91,10 +91,13 @@ def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
         channels: The number of channels C.
 
     Raises:
-        ValueError: The image cannot be decoded, has other channels or other values, or could be
-            both (H, W, C) and (C, H, W).
+        ValueError: The image cannot be decoded, has another number of channels, has values that are
+            not whole numbers from 0 to 65535, or could be both (H, W, C) and (C, H, W).
     """
-    values = StoredValues(raw) if isinstance(raw, np.ndarray) else call_decoder(_values, raw)
+    if isinstance(raw, np.ndarray):
+        values = StoredValues(raw)
+    else:
+        values = call_decoder(_read_stored_values, raw)
     array = _channels_first(values, channels)
     if array.dtype.kind not in "ui":
         raise ValueError(f"the pixels have type {array.dtype}. Use whole numbers of 8 or 16 bits")
@@ -112,7 +115,7 @@ def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
         raw: Encoded bytes, or Missing.
 
     Raises:
-        ValueError: As `decode`.
+        ValueError: The image is missing, or `read` failed. The message is one line with the reason.
     """
     if isinstance(raw, Missing):
         raise ValueError(raw.reason)
@@ -122,7 +125,8 @@ def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
         raise
     except Exception as error:  # a file written by others may cause any error in a decoder
         line = " ".join(str(error).split())
-        # without the addresses of Python objects and the places in torchvision's source
+        # "cannot identify image file <_io.BytesIO object at 0x7f52>" loses the object, and
+        # "/src/decode_jpeg.cpp:23, not a JPEG" the line of torchvision's source
         message = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", line)
         raise ValueError(f"cannot decode the image: {message[:200]}") from None
 
@@ -136,7 +140,7 @@ def stored_bits(raw: bytes) -> int:
         raw: The encoded image.
     """
     if raw.startswith(PNG):
-        return max(8, raw[24])  # the bit depth in the header
+        return max(8, raw[24])  # the bit depth is byte 24 of every PNG
     if raw.startswith(TIFF):
         with open_image(raw) as image:
             bits = _tag(image, BITS_PER_SAMPLE)
@@ -145,23 +149,25 @@ def stored_bits(raw: bytes) -> int:
         return 8 if bits is None else max(8, bits)
     if raw.startswith(PORTABLE):
         packing = _packing(open_image(raw))
-        if packing == "I;16B":
+        if packing == "I;16B":  # Pillow's name for grey values up to 65535
             return 16
+        # a tuple (name of the mode, highest value), or a name for values up to 255
         highest = packing[1] if isinstance(packing, tuple) else 0
         return max(8, int(highest).bit_length())
     if raw[4:8] == b"ftyp":  # AVIF
         settings_start = raw.find(AV1_SETTINGS)
         if settings_start > 0:
-            flags = raw[settings_start + 6]
+            flags = raw[settings_start + 6]  # the third byte after the box's name of four bytes
             if flags & AV1_HIGH_DEPTH:
                 return 12 if flags & AV1_12_BITS else 10
     return 8
 
 
-def images_in(raw: bytes) -> int:
-    """Count the images in a TIFF, without smaller copies and masks; 1 for other formats.
+def count_images(raw: bytes) -> int:
+    """Return the number of images in a TIFF, or 1 for a file of another format.
 
-    `decode` reads only the first image.
+    Pages that are flagged as a smaller copy (thumbnail) or as a mask of another page are not
+    counted. `decode` reads only the first image.
 
     Args:
         raw: The encoded image.
@@ -274,11 +280,11 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         ValueError: As `from_pillow`.
     """
     _scale_transparent_color(image)
-    image.load()  # before its tags are read: loading a TIFF lets Pillow turn it
+    image.load()  # Pillow rotates a TIFF here, and changes its tags, which are read below
     if image.mode == "F" or image.mode.startswith("I"):
         color_HW3, alpha_HW = _grey_of_16_bits(image)
     elif image.has_transparency_data:
-        if image.mode == "La":  # Pillow converts premultiplied grey to nothing but LA
+        if image.mode == "La":  # Pillow can convert grey multiplied by alpha only to LA
             rgba = image.convert("LA").convert("RGBA")
         else:
             rgba = image.convert("RGBA")
@@ -286,12 +292,24 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         alpha_HW = np.array(rgba.getchannel("A"))
     else:
         return np.array(image.convert("RGB")), None
-    # Programs that know no alpha leave it at 0 in a BMP, which browsers therefore show as opaque
-    # (Chromium's BMPImageReader)
-    is_unused = alpha_HW is not None and image.format in ("BMP", "DIB") and not alpha_HW.any()
-    if alpha_HW is None or is_unused or alpha_HW.min() == 255:
+    if alpha_HW is None or _is_opaque(alpha_HW, image.format):
         return color_HW3, None
     return color_HW3, alpha_HW
+
+
+def _is_opaque(alpha_HW: np.ndarray, image_format: str | None) -> bool:
+    """Return whether every pixel is opaque (alpha 255).
+
+    A BMP whose alpha is 0 everywhere counts as opaque too, as in browsers (Chromium's
+    BMPImageReader): it was written by a program that does not know alpha.
+
+    Args:
+        alpha_HW: Alpha, uint8.
+        image_format: Pillow's name of the file format.
+    """
+    if image_format in ("BMP", "DIB") and not alpha_HW.any():
+        return True
+    return bool(alpha_HW.min() == 255)
 
 
 def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
@@ -301,11 +319,13 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         image: An image that Pillow has opened and loaded.
 
     Returns:
-        As `_color_and_alpha`.
+        The grey values as colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None without a
+        transparent grey value.
 
     Raises:
         ValueError: The pixels have 32 bits, or are below 0.
     """
+    # Pillow's mode I means 32 bits, but Pillow uses it for PPM and PNG files of 16 bits too
     has_16_bits = image.format in ("PPM", "PNG") or _tag(image, BITS_PER_SAMPLE) == (16,)
     if image.mode == "F" or (image.mode == "I" and not has_16_bits):
         raise ValueError(
@@ -313,9 +333,9 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         )
     value_HW = np.asarray(image)
     _check_16_bits(value_HW)
-    # the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
-    unused_bits = 4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8
-    grey_HW = value_HW >> unused_bits
+    # keep the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
+    shift = 4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8
+    grey_HW = value_HW >> shift
     if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
         grey_HW = 255 - grey_HW  # Pillow does this for 8 bits only
     color_HW3 = np.repeat(grey_HW.astype(np.uint8)[..., None], 3, 2)
@@ -359,6 +379,7 @@ def _packing(image: Image.Image) -> Any:
 
 def _rgb(raw: bytes) -> Tensor:
     """Decode an encoded image to RGB bytes, uint8 (3, H, W), with the fastest safe decoder."""
+    # `decode` is given arrays below: it checks arrays, and calls this function only for bytes
     if raw.startswith(NPY):
         return decode(_rgb_array(raw))
     # torchvision decodes JPEG and simple WebP up to 6 times as fast as Pillow. It is not used for
@@ -410,15 +431,16 @@ def _saved_array(raw: bytes) -> np.ndarray:
     return array
 
 
-def _values(raw: bytes) -> StoredValues:
+def _read_stored_values(raw: bytes) -> StoredValues:
     """Read the stored values of all channels, in the order of the file.
 
     Args:
         raw: The encoded image.
 
     Raises:
-        ValueError: Pixels or images of the file would be lost.
-        TooLarge: As `decode`.
+        ValueError: The image cannot be read without loss: for example, the file has several images,
+            or is a PNG of 16 bits and several channels, which Pillow reads with 8 bits.
+        TooLarge: The image has more than MOST_PIXELS.
     """
     if raw.startswith(NPY):
         return StoredValues(_saved_array(raw))
@@ -442,9 +464,11 @@ def _values_of_pillow(raw: bytes) -> StoredValues:
 
 
 def _values_of_tiff(raw: bytes) -> StoredValues:
-    """Read a TIFF of a single image with tifffile, whose samples or pages are the channels.
+    """Read the stored values of a TIFF of one image, whose channels are its samples or its pages.
 
-    Palettes and fewer than 8 bits are read like a PNG: as RGB, and as grey from 0 to 255.
+    tifffile reads the image as a series, its word for pages of the same shape that form one array.
+    A TIFF with a palette is read with Pillow as RGB, and a TIFF with fewer than 8 bits per value as
+    grey from 0 to 255, as for a PNG.
 
     Args:
         raw: The encoded image.
@@ -465,12 +489,15 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
                     " bits. Use a file of a single image"
                 )
             return _values_of_pillow(raw)
-        array, is_last = _read_series(series)
+        array, channels_last = _read_series(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
         array = array.dtype.type((1 << page.bitspersample) - 1) - array
     orientation = page.tags.valueof(ORIENTATION, 1)  # the same for all pages, which are channels
-    rows_axis, columns_axis = (0, 1) if is_last else (-2, -1)
-    return StoredValues(_upright(array, orientation, rows_axis, columns_axis), is_last)
+    if channels_last:  # (H, W, C)
+        upright_array = _upright(array, orientation, down=0, across=1)
+    else:  # (C, H, W) or (H, W)
+        upright_array = _upright(array, orientation, down=-2, across=-1)
+    return StoredValues(upright_array, channels_last)
 
 
 def _check_series(series: Sequence[Any]) -> None:
@@ -484,21 +511,24 @@ def _check_series(series: Sequence[Any]) -> None:
     Raises:
         ValueError: There are other images.
     """
-    others = [page for page in series[1:] if not page.keyframe.subfiletype & REDUCED_OR_MASK]
-    if others:
-        shapes = " and ".join(str(page.shape) for page in (series[0], others[0]))
+    further_images = [
+        image for image in series[1:] if not image.keyframe.subfiletype & REDUCED_OR_MASK
+    ]
+    if further_images:
         raise ValueError(
-            f"this is a TIFF of {1 + len(others)} images of the shapes {shapes}. Use a file of a"
-            " single image whose samples or pages are the channels"
+            f"this is a TIFF of {1 + len(further_images)} images of the shapes {series[0].shape}"
+            f" and {further_images[0].shape}. Use a file of a single image whose samples or pages"
+            " are the channels"
         )
 
 
 def _read_series(series: Any) -> StoredValues:
     """Read the array of a tifffile series without axes of length 1, and find the channels' axis.
 
-    tifffile names each axis by a letter: Y for rows, X for columns, and others for channels, which
-    are samples (YX first) or pages (YX last). The letter Q tells nothing, because tifffile uses it
-    for an array (H, W, C) that it cut into pages itself.
+    tifffile names each axis by a letter: Y for rows, X for columns, and other letters for channels,
+    which are samples (YXS) or pages (CYX). An axis Q has an unknown meaning. For example, tifffile
+    writes an array (H, W, C) without further information as H pages of W x C pixels, and reads the
+    file with the axes QYX. Then `channels_last` of the result is None.
 
     Args:
         series: The images of a TIFF that form one array, from tifffile.
@@ -509,10 +539,10 @@ def _read_series(series: Any) -> StoredValues:
         if side != 1 or axis in "YX":
             axes += axis
             shape.append(side)
-    is_last = None
+    channels_last = None
     if len(axes) == 3 and "YX" in axes and "Q" not in axes:
-        is_last = axes.startswith("YX")
-    return StoredValues(series.asarray().reshape(shape), is_last)
+        channels_last = axes.startswith("YX")
+    return StoredValues(series.asarray().reshape(shape), channels_last)
 
 
 def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
@@ -585,12 +615,15 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
 def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
     """Return the axes to mirror for an EXIF orientation.
 
+    The orientations 5 to 8 are 1 to 4 with rows and columns exchanged. The caller has exchanged
+    rows and columns of the pixels already, so that 5 to 8 are mirrored like 1 to 4.
+
     Args:
-        orientation: 1 to 8. For 5 to 8, the caller has exchanged rows and columns before.
+        orientation: 1 to 8.
         down: The axis along which rows follow each other.
         across: The axis along which columns follow each other.
     """
-    # of the orientations 1 to 4, and again of 5 to 8
+    # for the orientations 1 and 5, 2 and 6, 3 and 7, 4 and 8
     mirrored_axes = ((), (across,), (down, across), (down,))
     return mirrored_axes[(orientation - 1) % 4]
 

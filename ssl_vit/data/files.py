@@ -109,12 +109,13 @@ def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, 
     """
     assert data.path is not None
     root = Path(data.path)
-    images, class_guesses = _images(contents.tree, contents.kind, guesses)
+    images, class_guesses = _find_images(contents.tree, contents.kind, guesses)
     metadata = read_metadata(root, contents.tree, guesses)
     if data.labels:
         guesses += _unused_columns(metadata, data)
     has_class_folders = any(image.label for image in images)
-    column = _label_column(root, metadata, data, has_class_folders)
+    _check_columns(root, metadata, data, has_class_folders)
+    column = _find_label_column(metadata, data)
     images_of: dict[str, list[_Image]] = {}
     values: dict[str, Sequence[Any]]
     for image in images:
@@ -122,7 +123,7 @@ def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, 
     if column is None:
         if data.labels:
             guesses += class_guesses
-        reading = LabelRules("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
+        rules = LabelRules("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
         values = {
             split: [image.label for image in split_images]
             for split, split_images in images_of.items()
@@ -133,10 +134,10 @@ def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, 
                 " data.labels=false"
             )
     else:
-        _compare(images, metadata, column, guesses)
+        _warn_of_mismatches(images, metadata, column, guesses)
         where = f"the metadata in data.path={root}"
         source = f"column {column} of the metadata"
-        reading = LabelRules(column, where, source, asked=data.label_column is not None)
+        rules = LabelRules(column, where, source, asked=data.label_column is not None)
         rows = metadata.row_of
         values = {
             split: [rows.get(compose_unicode(image.path), {}).get(column) for image in split_images]
@@ -146,7 +147,7 @@ def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, 
     stored = {
         split: StoredLabels(split_values, columns=about) for split, split_values in values.items()
     }
-    labels_of = labels.read(stored, reading, guesses, data.labels)
+    labels_of = labels.read(stored, rules, guesses, data.labels)
     return {
         split: Source(
             FileStore(root, [image.path for image in split_images]),
@@ -162,20 +163,23 @@ def are_dates(names: Collection[str]) -> bool:
     return bool(names) and all(map(DATE.fullmatch, names))
 
 
-def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
-    """Return all images that belong to a split, sorted, and a list of warnings about classes.
+def _find_images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
+    """Return all images with their splits and classes, and a list of warnings about classes.
+
+    `layout.divide` decides which split and class each folder belongs to. Images in folders without
+    a split are left out. The images are sorted by path.
 
     Args:
         tree: All folders with data below the user's folder.
         kind: The kind of files to use, "images" or "arrays".
         guesses: A list to which warnings about splits are added.
     """
-    folders = [folder for folder in tree.folders if folder.of(kind)]
+    folders = [folder for folder in tree.folders if folder.files_of(kind)]
     division = layout.divide(folders, kind)
     guesses += division.guesses
     if len(folders) == 1 and division.split == ["train"]:
         # the only folder: names of images may begin with the name of a split
-        names = folders[0].of(kind)
+        names = folders[0].files_of(kind)
         splits, split_guesses = layout.splits_of_images(names)
         guesses += split_guesses
         images = [
@@ -187,9 +191,9 @@ def _images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], li
         _Image(join(folder.path, name), split, label)
         for folder, split, label in zip(folders, division.split, division.label, strict=True)
         if split is not None
-        for name in folder.of(kind)
+        for name in folder.files_of(kind)
     ]
-    return sorted(images), division.of_classes
+    return sorted(images), division.class_guesses
 
 
 def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
@@ -211,8 +215,8 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     columns: dict[str, None] = {}
     unused: list[str] = []
     for folder in tree.folders:  # sorted, so outer folders come first
-        for name in folder.of("metadata"):
-            rows = _rows(root / join(folder.path, name))
+        for name in folder.files_of("metadata"):
+            rows = _read_rows(root / join(folder.path, name))
             if rows and not isinstance(rows[0].get("file_name"), str):
                 unused.append(f"{join(folder.path, name)} has no column file_name and is not used")
                 continue
@@ -235,14 +239,15 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     return Metadata(rows_by_file, replaced, other_columns, unused)
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def _read_rows(file: Path) -> list[dict[str, Any]]:
     """Read the rows of a metadata file.
 
     Args:
         file: A file in Parquet, CSV, JSON Lines or JSON, by its suffix.
 
     Returns:
-        {column: value} for each row, or a single empty row if JSON is no list of objects.
+        {column: value} for each row. If the content of a JSON file is not a list of objects, a
+        single empty row, for which the caller warns that the column file_name is missing.
 
     Raises:
         UserError: The file cannot be read.
@@ -266,24 +271,24 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows if is_table else [{}]
 
 
-def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) -> str | None:
-    """Return the metadata column that holds labels, or None if the folders give the labels.
+def _check_columns(root: Path, metadata: Metadata, data: Data, has_class_folders: bool) -> None:
+    """Check that the columns in data.image_column, data.label_column and data.group exist.
 
-    The column is data.label_column, else the first column with a usual name. As in `datasets`, an
-    image folder has a column `image`, the columns of the metadata and, without metadata, a column
-    `label` with the names of the folders.
+    As in the library `datasets`, an image folder counts as a table with a column `image` and the
+    columns of the metadata files. Without metadata, it has a column `label` with the names of the
+    class folders. data.group may also be `folder`.
 
     Args:
         root: The user's folder, for the error.
         metadata: The rows of the metadata files.
         data: The options that name columns.
-        labelled: Whether folders give classes.
+        has_class_folders: Whether the names of folders are classes.
 
     Raises:
         UserError: The column that an option names does not exist.
     """
     label_choices = [*metadata.columns]
-    if labelled and not metadata.columns:
+    if has_class_folders and not metadata.columns:
         label_choices.append("label")
     options = {
         "data.image_column": (data.image_column, ["image"]),
@@ -292,14 +297,25 @@ def _label_column(root: Path, metadata: Metadata, data: Data, labelled: bool) ->
     }
     for key, (name, choices) in options.items():
         if name is not None and name not in choices:
-            unused = "".join(f" {file_and_reason}." for file_and_reason in metadata.unused)
+            unused_files = "".join(f" ({file_and_reason})" for file_and_reason in metadata.unused)
             raise UserError(
-                f"{key}={name}:{unused} data.path={root} has no such column,"
-                f" {suggest(name, choices)}"
+                f"{key}={name}: the folder data.path={root} has no such column,"
+                f" {suggest(name, choices)}{unused_files}"
             )
+
+
+def _find_label_column(metadata: Metadata, data: Data) -> str | None:
+    """Return the metadata column that holds labels, or None if folders are the classes.
+
+    The column is data.label_column, else the first column with a usual name.
+
+    Args:
+        metadata: The rows of the metadata files.
+        data: The options that name columns.
+    """
     if data.label_column is None:
         return next(iter(labels.usual_columns(metadata.columns)), None)
-    # "label" may name the folders
+    # if there are no metadata, data.label_column=label means the names of the folders
     return data.label_column if data.label_column in metadata.columns else None
 
 
@@ -324,12 +340,15 @@ def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
     ]
 
 
-def _compare(images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]) -> None:
+def _warn_of_mismatches(
+    images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]
+) -> None:
     """Add warnings about images with several labels or without a row, and rows without an image.
 
     Args:
         images: All images.
-        metadata: The rows of the metadata files.
+        metadata: The rows of the metadata files. If a file has several rows for an image, the last
+            row is in `row_of` and the rows before it are in `replaced`.
         column: The column of labels.
         guesses: A list to which the warnings are added.
     """
@@ -367,6 +386,8 @@ def _about(metadata: Metadata) -> str:
 
 def _groups(images: Sequence[_Image], metadata: Metadata, group: str | None) -> Groups | None:
     """Group images by a metadata column, or by folder for data.group=folder.
+
+    If the metadata have a column called folder, data.group=folder means this column.
 
     Args:
         images: The images of a split.

@@ -70,8 +70,9 @@ def fingerprint_splits(
 def fingerprint_held_out(splits: Splits, fingerprints: dict[str, str]) -> str:
     """Return the fingerprint of the held-out images, on which losses and accuracies are measured.
 
-    For a share, the fingerprint depends on the rows of the share, unlike the fingerprint in
-    `fingerprints`.
+    The held-out images are a validation split or a share of the training split. For a share, the
+    result depends on which images are in the share. fingerprints["validation"] does not: it is the
+    fingerprint of the complete training split.
 
     Args:
         splits: The splits of a run.
@@ -83,19 +84,22 @@ def fingerprint_held_out(splits: Splits, fingerprints: dict[str, str]) -> str:
 def fingerprint(source: Source) -> str:
     """Return a hash of the number, classes, labels and contents of a split's images, in row order.
 
+    The contents of a large split are hashed for every n-th image only. The hash then also includes
+    the names, sizes and labels of all images.
+
     Args:
-        source: The images. For a share of a split, the complete split is hashed, and then the rows
-            of the share.
+        source: A split, or a share of its images. For a share, the complete split is hashed, and
+            then the rows of the share.
     """
     full_split = source.all_rows()
     size_N = full_split.store.sizes()
-    step = _step(full_split.store, size_N)
+    step = _choose_step(full_split.store, size_N)
     digest = hashlib.sha256(f"{len(size_N)} {full_split.classes} {step}".encode())
-    if step > 1:  # only every n-th image is read below
+    if step > 1:  # so that a change of the images that are not read below is mostly noticed
         digest.update("\n".join(full_split.store.names()).encode(errors="surrogateescape"))
         digest.update(size_N.astype("<i8").tobytes())
         digest.update(full_split.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
-    for rows in _chosen(len(size_N), step):
+    for rows in _hashed_rows(len(size_N), step):
         images, labels = full_split.fetch(rows)
         digest.update(labels.astype("<i8").tobytes())
         _digest(digest, images)
@@ -106,21 +110,24 @@ def _hash_masks(full_split: Source) -> str:
     """Return a hash of the masks of a split, for the rows whose images are hashed."""
     size_N = full_split.store.sizes()
     digest = hashlib.sha256()
-    for rows in _chosen(len(size_N), _step(full_split.store, size_N)):
+    for rows in _hashed_rows(len(size_N), _choose_step(full_split.store, size_N)):
         _digest(digest, full_split.fetch_masks(rows))
     return digest.hexdigest()[:16]
 
 
-def _step(store: Store, size_N: np.ndarray) -> int:
-    """Return the n of "hash the contents of every n-th image".
+def _choose_step(store: Store, size_N: np.ndarray) -> int:
+    """Return n if the contents of every n-th image are to be hashed.
+
+    n is the smallest number by which about MOST_BYTES (1 GiB) or less are read. 1 means that all
+    images are hashed.
 
     Args:
-        store: The store, which may set n itself.
+        store: The store of the images, which may state n itself.
         size_N: The size of each encoded image in bytes.
     """
     if store.hashed_every:
         return store.hashed_every
-    return max(1, -(-int(size_N.sum()) // MOST_BYTES))  # rounded up
+    return max(1, -(-int(size_N.sum()) // MOST_BYTES))  # the quotient is rounded up
 
 
 def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
@@ -151,7 +158,7 @@ def _hash_with_numbers(fingerprint: str, numbers: np.ndarray) -> str:
     return _hash(f"{fingerprint} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
 
 
-def _chosen(count: int, step: int) -> Iterator[np.ndarray]:
+def _hashed_rows(count: int, step: int) -> Iterator[np.ndarray]:
     """Yield every `step`th row, at most ROWS rows at a time."""
     rows = np.arange(0, count, step)
     yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))

@@ -25,7 +25,7 @@ LIMIT = 2**63  # class numbers are below this number
 # From this many images on, texts of which more than half are different are captions, not classes,
 # unless data.label_column names their column
 CAPTIONS = 100
-PLAIN = {str, int, float, type(None)}  # types of values that may be labels or mean no label
+LABEL_TYPES = {str, int, float, type(None)}  # of stored values; null and NaN mean no label
 # Usual names of a column of labels, in the order in which columns are tried
 LABEL_NAMES = ("label", "labels", "class", "target", "fine_label", "cls")
 # Texts in a CSV column of numbers that mean no label
@@ -135,7 +135,7 @@ class LabelRules(NamedTuple):
 
 
 def read(
-    stored: Mapping[str, StoredLabels], reading: LabelRules, guesses: list[str], used: bool = True
+    stored: Mapping[str, StoredLabels], rules: LabelRules, guesses: list[str], used: bool = True
 ) -> dict[str, Labels]:
     """Turn the stored labels of each split into class numbers.
 
@@ -144,36 +144,39 @@ def read(
 
     Args:
         stored: The stored labels of each split.
-        reading: The rules by which labels are read.
+        rules: The rules by which labels are read.
         guesses: A list to which warnings are added.
-        used: Whether labels are used. If not (data.labels=false), there are no warnings, and images
-            have no labels if a value is no label.
+        used: Whether labels are used, the value of data.labels. If labels are not used, there are
+            no warnings, and values that cannot be read as labels cause no error.
+
+    Returns:
+        {split: labels}. If labels are not used and cannot be read, no image has a label.
 
     Raises:
-        UserError: A value is no label.
+        UserError: Labels are used, and a value is neither a label nor missing.
     """
     try:
-        return _read(stored, reading, guesses if used else [])
+        return _read(stored, rules, guesses if used else [])
     except UserError:
         if used:
             raise
-        return _none(stored)
+        return _without_labels(stored)  # unused labels may be wrong
 
 
 def _read(
-    stored: Mapping[str, StoredLabels], reading: LabelRules, guesses: list[str]
+    stored: Mapping[str, StoredLabels], rules: LabelRules, guesses: list[str]
 ) -> dict[str, Labels]:
     """Read labels as `read` does, with warnings and errors even if labels are not used."""
     all_values = [value for column in stored.values() for value in column.values]
     num_lists = sum(isinstance(value, list) for value in all_values)
-    if num_lists and reading.asked:
-        return {name: _lists(column, reading) for name, column in stored.items()}
+    if num_lists and rules.asked:
+        return {name: _read_lists(column, rules) for name, column in stored.items()}
     if num_lists:
         guesses.append(
             f"labels are not used, because the labels of {format_image_count(num_lists)} are lists."
-            f" To use the lists, set data.label_column={reading.column}"
+            f" To use the lists, set data.label_column={rules.column}"
         )
-        return _none(stored)
+        return _without_labels(stored)
     texts = [label for label in all_values if isinstance(label, str) and label]
     list_text = next((label for label in texts if label.startswith("[")), None)
     if list_text is not None:
@@ -183,26 +186,26 @@ def _read(
         )
     # if the classes are numbers in some splits and texts in others, all splits share one list of
     # names, so that no number means two classes
-    is_mixed = reading.typed and bool(texts) and any(type(label) is int for label in all_values)
+    is_mixed = rules.typed and bool(texts) and any(type(label) is int for label in all_values)
     if is_mixed:
         all_values = [
             _name(value, column.names) for column in stored.values() for value in column.values
         ]
-    all_labels, names = number_classes(all_values, reading.prefix, reading.typed)
+    all_labels, names = number_classes(all_values, rules.prefix, rules.typed)
     are_captions = len(all_values) >= CAPTIONS and 2 * len(names) > len(all_values)
-    if are_captions and reading.captions and not (reading.asked or is_mixed):
+    if are_captions and rules.captions and not (rules.asked or is_mixed):
         guesses.append(
             f"labels are not used, because {format_image_count(len(all_values))} have"
             f" {len(names):,} different texts as labels. To use texts as classes, name the column"
             " with data.label_column="
         )
-        return _none(stored)
+        return _without_labels(stored)
     labels = {}
     first = 0
     for split, column in stored.items():
         label_N = all_labels[first : first + len(column.values)]
         first += len(column.values)
-        source = reading.source if label_N.max(initial=UNLABELLED) >= 0 else ""
+        source = rules.source if label_N.max(initial=UNLABELLED) >= 0 else ""
         classes = names or list(map(compose_unicode, column.names))
         labels[split] = Labels(label_N, classes, source, column.columns)
     return labels
@@ -226,7 +229,7 @@ def _name(value: Any, names: Sequence[str]) -> Any:
     return names[value] if value < len(names) else str(value)
 
 
-def _none(stored: Mapping[str, StoredLabels]) -> dict[str, Labels]:
+def _without_labels(stored: Mapping[str, StoredLabels]) -> dict[str, Labels]:
     """Return the Labels of splits whose labels are not used."""
     return {name: no_labels(len(column.values), column.columns) for name, column in stored.items()}
 
@@ -265,14 +268,17 @@ def sorted_names(names: set[str]) -> list[str]:
 
 
 def number_classes(
-    values: Sequence[Any], where: str, typed: bool = False
+    values: Sequence[Any], where: str, texts_are_names: bool = False
 ) -> tuple[np.ndarray, list[str]]:
     """Turn stored labels into class numbers.
+
+    Numbers, and texts such as "7" unless `texts_are_names`, are the class numbers themselves. If
+    there are other texts, the values are names of classes, which are numbered in sorted order.
 
     Args:
         values: One value for each image.
         where: The beginning of errors, such as "data.label_column=label: data.path=photos".
-        typed: Whether the text "7" is the name of a class, and not the number 7.
+        texts_are_names: Whether the text "7" is the name of a class, and not the number 7.
 
     Returns:
         The class number of each image, int64 (N,), with -1 for no label (null, an empty text, NaN);
@@ -281,21 +287,25 @@ def number_classes(
     Raises:
         UserError: A value is neither a whole number nor a text, or does not fit into 64 bits.
     """
-    if not {*map(type, values)} <= PLAIN:  # such as true, or nested JSON
-        raise _no_label(next(value for value in values if type(value) not in PLAIN), where)
+    if not {*map(type, values)} <= LABEL_TYPES:  # such as true, or nested JSON
+        raise _no_label(next(value for value in values if type(value) not in LABEL_TYPES), where)
     # in the order of the images, so that an error names the first wrong value
     distinct = [value for value in dict.fromkeys(values) if not is_missing(value)]
     texts = [value for value in distinct if isinstance(value, str)]
     names: list[str] = []
-    if not texts or (not typed and all(map(_number, texts))):  # class numbers
-        distinct = [value for value in distinct if str(value).strip().lower() not in MISSING]
-        label_of = {value: _whole(value, where) for value in distinct}
+    holds_numbers = not texts or (not texts_are_names and all(map(_is_number, texts)))
+    if holds_numbers:
+        numbers = [value for value in distinct if str(value).strip().lower() not in MISSING]
+        label_of = {value: _parse_whole(value, where) for value in numbers}
         largest = max(label_of.values(), key=abs, default=0)
         if abs(largest) >= LIMIT:
             raise UserError(f"{where} holds {largest}. Use class numbers below 2^63.")
     else:
+        # a whole number among texts is the class whose name is the number
         name_of = {
-            value: compose_unicode(value if isinstance(value, str) else str(_whole(value, where)))
+            value: compose_unicode(
+                value if isinstance(value, str) else str(_parse_whole(value, where))
+            )
             for value in distinct
         }
         names = sorted_names({*name_of.values()})
@@ -309,13 +319,13 @@ def is_missing(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def _number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     """Return whether a text in CSV is a number, or a word such as "nan" for a missing number."""
     match = WHOLE.fullmatch(text) or FRACTION.fullmatch(text)
     return match is not None or text.strip().lower() in MISSING
 
 
-def _whole(value: Any, where: str) -> int:
+def _parse_whole(value: Any, where: str) -> int:
     """Return a value such as 3, 3.0, "3" or "3.0" as a whole number.
 
     Args:
@@ -325,6 +335,7 @@ def _whole(value: Any, where: str) -> int:
     Raises:
         UserError: The value is no whole number.
     """
+    # digits are not read as float, which rounds whole numbers above 2^53
     if type(value) is int or (isinstance(value, str) and WHOLE.fullmatch(value)):
         return int(value)
     if isinstance(value, float | str):
@@ -341,32 +352,33 @@ def _no_label(value: Any, where: str) -> UserError:
     )
 
 
-def _lists(stored: StoredLabels, reading: LabelRules) -> Labels:
+def _read_lists(stored: StoredLabels, rules: LabelRules) -> Labels:
     """Read the labels of a split as lists of class numbers.
 
     Args:
         stored: The stored labels of the split.
-        reading: The column, and the description of where the labels come from.
+        rules: The name of the column, and the description of where the labels come from.
 
     Raises:
         UserError: A value is no list of class numbers, or the lists seem to be multi-hot: a list
             has more than two numbers, and all numbers are 0 or 1.
     """
-    label_NL = pad_lists(stored.values, reading.prefix)
+    label_NL = pad_lists(stored.values, rules.prefix)
     empty = int((label_NL[:, 0] == END).sum())
-    longest = int((label_NL >= 0).sum(axis=1).max(initial=1))
+    lengths = (label_NL >= 0).sum(axis=1)
+    longest = int(lengths.max(initial=1))  # 1 if all lists are empty, as there is a column for END
     highest = label_NL.max(initial=UNLABELLED)
     # class numbers do not repeat, so class numbers 0 and 1 fill lists of two numbers at most
     if longest > 2 and highest in (0, 1):
         raise UserError(
-            f"data.label_column={reading.column}: the lists hold up to {longest} zeros and ones."
+            f"data.label_column={rules.column}: the lists hold up to {longest} zeros and ones."
             " List the numbers of an image's classes, such as [0, 3] instead of [1, 0, 0, 1]."
         )
     if highest < 2**31:
         label_NL = label_NL.astype(np.int32)  # labels stay in memory
-    lists = LabelLists(reading.column, longest, empty)
+    lists = LabelLists(rules.column, longest, empty)
     names = list(map(compose_unicode, stored.names))
-    return Labels(label_NL, names, reading.source, stored.columns, lists)
+    return Labels(label_NL, names, rules.source, stored.columns, lists)
 
 
 def pad_lists(values: Sequence[Any], where: str) -> np.ndarray:

@@ -36,8 +36,8 @@ ROLE = {word: role for role, words in ROLES.items() for word in words}
 WORD = "|".join(sorted(ROLE, key=len, reverse=True))
 WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
 FIRST = re.compile(rf"({WORD})(?![a-z])")
-PART = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
-JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
+SPLIT_WORD = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
+CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
 # usual names of a folder of images without labels
 NO_LABEL = re.compile(r"(un|not[-_ ]?)label+ed|no[-_ ]?labels?|unsorted|unknown", re.IGNORECASE)
 
@@ -114,7 +114,7 @@ class Folder(NamedTuple):
     path: str
     files: dict[str, list[str]]
 
-    def of(self, kind: str) -> list[str]:
+    def files_of(self, kind: str) -> list[str]:
         return self.files.get(kind, [])
 
 
@@ -125,7 +125,7 @@ class Tree(NamedTuple):
     skipped: Counter[str]
 
     def count(self, kind: str) -> int:
-        return sum(len(folder.of(kind)) for folder in self.folders)
+        return sum(len(folder.files_of(kind)) for folder in self.folders)
 
 
 class Contents(NamedTuple):
@@ -153,13 +153,13 @@ class Division(NamedTuple):
         split: Split of each folder, None for a folder that is not used.
         label: Class of each folder, "" for no class.
         guesses: Assumptions about splits, for warnings.
-        of_classes: Assumptions about classes, for warnings.
+        class_guesses: Assumptions about classes, for warnings.
     """
 
     split: list[str | None]
     label: list[str]
     guesses: list[str]
-    of_classes: list[str]
+    class_guesses: list[str]
 
 
 class NoTestSplitError(UserError):
@@ -211,8 +211,8 @@ def inspect(place: Path) -> Contents:
     if not kinds:
         remedy = "Unpack the .zip files." if ".zip files" in tree.skipped else "Use another folder."
         raise UserError(
-            f"data.path={place}: this folder has no images, {_shards_text()}, only"
-            f" {', '.join(skipped)}. {remedy}"
+            f"data.path={place}: this folder has no images, {_shards_text()}. The folder holds"
+            f" other files: {', '.join(skipped)}. {remedy}"
         )
     kind = kinds[0]
     shards: dict[str, list[Path]] = {}
@@ -235,12 +235,14 @@ def _shards_text(plural: bool = True) -> str:
 
 
 def split_of_folder(name: str) -> str | None:
-    """Return the split that a folder's name consists of, in lower case, or None.
+    """Return the split, in lower case, if a folder's whole name is the name of a split, else None.
 
-    A suffix such as "2017", "_set" or " images" is allowed.
+    A suffix such as "2017", "_set" or " images" is allowed after the name of the split.
 
-    >>> split_of_folder("Train2017"), split_of_folder("training_shoe")
-    ('train', None)
+    >>> split_of_folder("Train2017"), split_of_folder("test images")
+    ('train', 'test')
+    >>> split_of_folder("training_shoe") is None
+    True
     """
     match = WHOLE.fullmatch(name.lower())
     return match[1] if match else None
@@ -249,11 +251,15 @@ def split_of_folder(name: str) -> str | None:
 def splits_in_file(name: str) -> list[str]:
     """Return the names of splits that are words of a file's name, in the order of the words.
 
+    A word ends at any character that is no letter, and before a capital letter that follows a small
+    letter: "ImageNetVal" has the words image, net and val.
+
     >>> splits_in_file("ImageNetVal-0001.tar"), splits_in_file("latest.tar")
     (['val'], [])
     """
-    spaced = JOINED.sub(" ", name).lower()
-    matches = (PART.fullmatch(word) for word in re.split(r"[^a-z]+", spaced))
+    spaced_name = CAMEL_CASE.sub(" ", name).lower()
+    words = re.split(r"[^a-z]+", spaced_name)
+    matches = map(SPLIT_WORD.fullmatch, words)
     return [match[1] for match in matches if match]
 
 
@@ -395,7 +401,11 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
 
 
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
-    """Return the shards of each split, sorted, and a list of warnings.
+    """Return the shards (parquet files or tars) of each split, sorted, and a list of warnings.
+
+    A shard belongs to the first split that the names of its folders contain, else to the first
+    split in its own name. Shards that name no split belong to train, with a warning if other shards
+    name a split.
 
     Args:
         root: The user's folder.
@@ -407,7 +417,7 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
     guesses: list[str] = []
     for folder in tree.folders:
         folder_splits = [split_of_folder(part) for part in folder.path.split("/")]
-        for name in folder.of(kind):
+        for name in folder.files_of(kind):
             named_splits = [*filter(None, folder_splits), *splits_in_file(name)]
             path = join(folder.path, name)
             if not named_splits:
@@ -419,8 +429,8 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
                 )
             split = named_splits[0] if named_splits else "train"
             splits.setdefault(split, []).append(root / path)
-    # a warning only if other files name a split; without_split are all in splits["train"]
-    if without_split and (set(splits) != {"train"} or len(without_split) < len(splits["train"])):
+    num_files = sum(map(len, splits.values()))
+    if 0 < len(without_split) < num_files:  # other files name a split
         guesses.append(f"files that name no split are used as train: {list_names(without_split)}")
     return {name: sorted(files) for name, files in splits.items()}, guesses
 
@@ -428,75 +438,91 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
 def divide(folders: Sequence[Folder], kind: str) -> Division:
     """Return the split and the class of each folder of images.
 
+    If one level of the folders names splits (`_find_split_level`), folders without the name of a
+    split are left out with a warning. Otherwise all folders belong to train. Classes are found in
+    the remaining levels (`_find_classes`).
+
     Args:
         folders: The folders with images of this kind.
         kind: "images" or "arrays".
     """
     composed_paths = [compose_unicode(folder.path) for folder in folders]
     paths = [tuple(path.split("/")) if path else () for path in composed_paths]
-    level, guesses = _level(paths)
-    split: list[str | None] = ["train"] * len(paths)
+    level, guesses = _find_split_level(paths)
+    splits: list[str | None] = ["train"] * len(paths)  # of each folder
     if level is not None:
-        split = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
-        unused = [i for i, name in enumerate(split) if name is None]
+        splits = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
+        unused = [i for i, split in enumerate(splits) if split is None]
         if unused:
-            count = sum(len(folders[i].of(kind)) for i in unused)
+            count = sum(len(folders[i].files_of(kind)) for i in unused)
             names = list_names(sorted({"/".join(paths[i][: level + 1]) or TOP for i in unused}))
             guesses = [
                 "only folders named like a split, such as train, are used. Left out:"
                 f" {format_image_count(count)} in {names}"
             ]
         paths = [path[:level] + path[level + 1 :] for path in paths]  # without the split's folder
-    used_paths = [path for path, name in zip(paths, split, strict=True) if name is not None]
-    label_of, class_guesses = _classes(used_paths)
-    return Division(split, [label_of.get(path, "") for path in paths], guesses, class_guesses)
+    used_paths = [path for path, split in zip(paths, splits, strict=True) if split is not None]
+    label_of, class_guesses = _find_classes(used_paths)
+    return Division(splits, [label_of.get(path, "") for path in paths], guesses, class_guesses)
 
 
-def _level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
-    """Find the level of the folders that are splits: 1 in `photos/train/cat`.
+def _find_split_level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
+    """Return the level of the folders that are splits, and a list of warnings.
+
+    The level is 1 for `photos/train/cat` and `photos/val/cat`, where level 0 is `photos`. Levels
+    are tried from the top. The first level is returned to which one of these rules applies:
+
+    1. All folders of the level have the name of a split, and no image is above the level.
+    2. All folders of the level have the name of a split, and the only images above the level are
+       next to these folders, such as `photos/logo.png` next to `photos/train`.
+    3. Folders for train and for another split have mostly the same subfolders. The other folders of
+       the level may then have any name. The level is the first at which paths differ, or above it.
+
+    If only some folders of a level have the name of a split, and no rule applies, there is a
+    warning that the folders are used as classes.
 
     Args:
         paths: For each folder of images, the names of the folders that lead to it from the top.
 
     Returns:
-        The first level whose folders are all splits, or None; and warnings about levels where only
-        some folders have the name of a split.
+        The level, or None if no folders are splits; and the warnings.
     """
     guesses: list[str] = []
     common_depth = len(_common(paths))
     for level in range(max(map(len, paths), default=0)):
-        deep = [path for path in paths if len(path) > level]
-        shallow = {path for path in paths if len(path) <= level}
-        split_of = {path[level]: split_of_folder(path[level]) for path in deep}
-        # images next to the splits' folders do not keep the folders from being splits
-        is_next_to_splits = level == common_depth and shallow <= {deep[0][:level]}
-        if all(split_of.values()) and (not shallow or is_next_to_splits):
-            return level, []
-        if not any(split_of.values()):
+        deep_paths = [path for path in paths if len(path) > level]
+        paths_above = {path for path in paths if len(path) <= level}
+        split_of = {path[level]: split_of_folder(path[level]) for path in deep_paths}
+        split_names = sorted(name for name, split in split_of.items() if split)
+        other_names = sorted(name for name, split in split_of.items() if not split)
+        if not split_names:
             continue
-        if level <= common_depth and _same_classes(deep, level, split_of):
+        parent = deep_paths[0][:level]  # the same for all folders of this level in rule 2
+        is_next_to_splits = level == common_depth and paths_above == {parent}
+        if not other_names and (not paths_above or is_next_to_splits):  # rules 1 and 2
             return level, []
-        like_splits = list_names(sorted(name for name, split in split_of.items() if split))
-        others = sorted(name for name, split in split_of.items() if not split)
-        if others:
+        if level <= common_depth and _have_same_classes(deep_paths, level, split_of):  # rule 3
+            return level, []
+        if other_names:
             guesses.append(
-                f"{like_splits} could name a split, but {list_names(others)} could not. All folders"
-                " count as classes"
+                f"{list_names(split_names)} could name a split, but {list_names(other_names)} could"
+                " not. All folders count as classes"
             )
         else:
             guesses.append(
-                f"{like_splits} could name a split, but some images are outside such folders. All"
-                " folders count as classes"
+                f"{list_names(split_names)} could name a split, but some images are outside such"
+                " folders. All folders count as classes"
             )
     return None, guesses
 
 
-def _same_classes(
+def _have_same_classes(
     paths: Iterable[tuple[str, ...]], level: int, split_of: dict[str, str | None]
 ) -> bool:
     """Return whether train and another split have mostly the same subfolders, which are classes.
 
-    More than half of the other split's subfolders must be subfolders of train too.
+    More than half of the other split's subfolders must be subfolders of train too. Folders with the
+    same role (train, validation or test), such as `val` and `valid`, count as one split.
 
     Args:
         paths: For each folder of images, the names of the folders that lead to it from the top.
@@ -508,8 +534,8 @@ def _same_classes(
         split = split_of[path[level]]
         if split and len(path) > level + 1:
             subfolders.setdefault(ROLE[split], set()).add(path[level + 1])
-    train = subfolders.pop("train", set())
-    return any(2 * len(train & classes) > len(classes) for classes in subfolders.values())
+    train_classes = subfolders.pop("train", set())
+    return any(2 * len(train_classes & classes) > len(classes) for classes in subfolders.values())
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -531,17 +557,22 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return first[:depth]
 
 
-def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], list[str]]:
+def _find_classes(
+    paths: Sequence[tuple[str, ...]],
+) -> tuple[dict[tuple[str, ...], str], list[str]]:
     """Return the class of each folder of images, and a list of warnings.
 
     If all folders are equally deep, the class is the name of the folder with the images. Otherwise
-    the class is the first name in which the paths differ.
+    the class is the outermost folder below the folders that all paths share: `cat` for the images
+    of `photos/cat/indoor` and of `photos/cat`. A single class would tell nothing, so no folder has
+    a class then.
 
     Args:
         paths: The names of the folders that lead to each folder of images.
 
     Returns:
-        {path: class}, without the folders that have no class; and the warnings.
+        {path: class}, without the folders that have no class, or {} for fewer than two classes; and
+        the warnings.
     """
     depth = len(_common(paths))  # folders that lead to all images
     below_common = [path for path in set(paths) if len(path) > depth]
@@ -559,8 +590,8 @@ def _classes(paths: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], st
         return {}, []
     without_class = [path for path in set(paths) if path not in label_of]
     if without_class:
-        places = list_names(["/".join(path) or TOP for path in without_class])
-        guesses.append(f"images in {places} are outside the folders of classes and have no label")
+        folders = list_names(["/".join(path) or TOP for path in without_class])
+        guesses.append(f"images in {folders} are outside the folders of classes and have no label")
     like_no_label = sorted(name for name in set(label_of.values()) if NO_LABEL.fullmatch(name))
     if like_no_label:
         guesses.append(

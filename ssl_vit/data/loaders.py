@@ -15,7 +15,7 @@ from ..recipe.shared_groups import ViewOptions
 from .augment import VIEWS
 from .batch_layout import BatchLayout
 from .batching import Batch, ImageDataset, Samples, samples_at
-from .pixel_values import bytes_in_batch
+from .pixel_values import bytes_per_image
 from .resident import DecodedImages, ResidentDataset
 from .source import Source
 from .streaming import WINDOW, WINDOW_BYTES, Cursor, Stream, StreamedImage, in_memory
@@ -27,10 +27,14 @@ MEASURED_KEY = 2
 EVALUATION_KEY = 4
 
 
-def _steps(
+def _choose_samples(
     source: Source, batch_layout: BatchLayout, seed: int, start: int, stop: int
 ) -> Iterator[Samples]:
     """Yield the samples of each micro-batch of this process.
+
+    The global batch of a step is cut into consecutive chunks of the size of a micro-batch. The
+    processes take turns: with 2 processes, process 0 has the chunks 0, 2, ... as its micro-batches,
+    and process 1 the chunks 1, 3, ...
 
     Args:
         source: The training images.
@@ -50,7 +54,7 @@ def _steps(
 class _StreamBatch(NamedTuple):
     """Encoded images and samples of a micro-batch of a stream."""
 
-    cells: list[StreamedImage]
+    images: list[StreamedImage]
     samples: Samples
 
 
@@ -61,15 +65,15 @@ class _StreamDataset(Dataset):
     """
 
     def __init__(self, stream: Stream, data: Data, views: ViewOptions | None) -> None:
-        self.about = stream.about
+        self.label_template = stream.label_template
         self.data = data
         self.views = views
 
     def __getitems__(self, stream_batch: _StreamBatch) -> Batch:
-        places = Samples(np.arange(len(stream_batch.cells)), stream_batch.samples.key)
-        images = in_memory(stream_batch.cells, self.about)
-        dataset = ImageDataset(images, self.data, train=True, views=self.views)
-        batch = dataset.__getitems__(places)
+        all_samples = Samples(np.arange(len(stream_batch.images)), stream_batch.samples.key)
+        source = in_memory(stream_batch.images, self.label_template)
+        dataset = ImageDataset(source, self.data, train=True, views=self.views)
+        batch = dataset.__getitems__(all_samples)
         return batch._replace(index=torch.from_numpy(stream_batch.samples.index))
 
 
@@ -117,49 +121,64 @@ class StreamReader:
     def micro_batches(self, seed: int, start: int, stop: int) -> Iterator[_StreamBatch]:
         """Yield this process's micro-batches of the steps `start` to `stop` - 1.
 
+        Each process counts its own images from 0. The processes' images alternate in the stream of
+        the run: with 2 processes, the images 0, 1, 2 of process 1 have the indices 1, 3, 5.
+
         Args:
             seed: The seed by which windows are shuffled.
             start: The first step.
             stop: The step after the last step.
         """
         layout = self.batch_layout
-        images = self._images(seed, start * self.images_per_step, stop * self.images_per_step)
+        numbered_images = self._shuffle_images(
+            seed, start * self.images_per_step, stop * self.images_per_step
+        )
         while True:
-            numbered_images = list(islice(images, layout.device_batch))
-            if not numbered_images:
+            micro_batch = list(islice(numbered_images, layout.device_batch))
+            if not micro_batch:
                 return
-            numbers, cells = zip(*numbered_images, strict=True)
+            numbers, images = zip(*micro_batch, strict=True)
             index = layout.rank + layout.processes * np.array(numbers, np.int64)
-            yield _StreamBatch(list(cells), Samples(index, rng.key(seed, 0, index)))
+            key = rng.key(seed, 0, index)  # 0 is the epoch: an index does not occur in two epochs
+            yield _StreamBatch(list(images), Samples(index, key))
 
-    def _images(self, seed: int, first: int, last: int) -> Iterator[tuple[int, StreamedImage]]:
-        """Yield this process's images in shuffled order, each with its number.
+    def _shuffle_images(
+        self, seed: int, first: int, stop: int
+    ) -> Iterator[tuple[int, StreamedImage]]:
+        """Yield (number, image) of this process's images in shuffled order.
+
+        The process numbers its images from 0 in the order in which training uses them. A window is
+        a group of successive images that are in memory together and are shuffled.
 
         Args:
             seed: The seed by which the images of a window are shuffled.
             first: The number of the first image.
-            last: The number after the last image.
+            stop: The number after the last image.
         """
-        if first >= last:
+        if first >= stop:
             return
         layout = self.batch_layout
         windows = self.stream.windows(
             self._cursor_of(first),
-            last,
+            stop,
             self.window,
             self.window_bytes,
             layout.rank,
             layout.processes,
         )
-        for start, cells in windows:
-            size = len(cells)
+        for start, window_images in windows:
+            size = len(window_images)
             order = rng.permute(np.arange(size), size, rng.key(seed, layout.rank, start.window))
-            for image in range(max(start.image, first), min(start.image + size, last)):
-                yield image, cells[order[image - start.image]]
+            # the first and the last window may have images that are not requested
+            for number in range(max(start.image, first), min(start.image + size, stop)):
+                yield number, window_images[order[number - start.image]]
 
 
 def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int) -> np.ndarray:
-    """Return the indices in the training split of the images of a step, int64 (batch,).
+    """Return the indices of the images of a step, int64 (batch,).
+
+    An index is the row in the training split. A stream has no rows, so its images are counted in
+    the order of training, also over several epochs.
 
     Args:
         step: The number of the step, from 0.
@@ -187,10 +206,10 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
     """
     bytes_per_sample = 64  # more than the label, index, key and hash take
     if views is None:
-        bytes_per_sample += bytes_in_batch(data, data.size)
+        bytes_per_sample += bytes_per_image(data, data.size)
     else:
-        bytes_per_sample += VIEWS * bytes_in_batch(data, data.size)
-        bytes_per_sample += views.local * bytes_in_batch(data, views.local_size)
+        bytes_per_sample += VIEWS * bytes_per_image(data, data.size)
+        bytes_per_sample += views.local * bytes_per_image(data, views.local_size)
     return batch_layout.device_batch * bytes_per_sample
 
 
@@ -232,7 +251,8 @@ def training_loader(
 ) -> DataLoader:
     """Return a loader of this process's micro-batches in the steps `start` to `stop` - 1.
 
-    A step has `accumulation_steps` micro-batches.
+    A micro-batch is a device batch: the images of one forward and backward pass. A step has
+    `batch_layout.accumulation_steps` micro-batches.
 
     Args:
         source: The training images, or the reader of a stream.
@@ -242,7 +262,7 @@ def training_loader(
         start: The first step.
         stop: The step after the last step.
         workers: The requested number of worker processes.
-        views: How random views of each image are made, None for no views.
+        views: The options of the random views of each image, None for no views.
         decoded: The decoded images of `source`; None to decode images in each step.
     """
     size = batch_bytes(data, batch_layout, views)
@@ -251,10 +271,12 @@ def training_loader(
         return image_loader(
             _StreamDataset(source.stream, data, views), stream_batches, workers, size
         )
-    images = ImageDataset(source, data, train=True, views=views)
-    if decoded is not None:
+    if decoded is None:
+        images = ImageDataset(source, data, train=True, views=views)
+    else:
         images = ResidentDataset(source, data, decoded)
-    return image_loader(images, _steps(source, batch_layout, seed, start, stop), workers, size)
+    samples = _choose_samples(source, batch_layout, seed, start, stop)
+    return image_loader(images, samples, workers, size)
 
 
 def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> list[Samples]:
@@ -265,7 +287,9 @@ def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> lis
     Args:
         rows: The rows of all processes.
         batch_layout: The device batch, and the number of processes.
-        key: The first part of the samples' keys, such as EVALUATION_KEY.
+        key: A number such as EVALUATION_KEY. A sample's key, from which its random numbers are
+            derived, is a hash of this number and of the row, so that they differ from the random
+            numbers in training.
     """
     rows_here = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
@@ -276,15 +300,15 @@ def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> lis
     return batches
 
 
-def held_out_rows(source: Source, most: int, first: int = 0) -> np.ndarray:
+def held_out_rows(source: Source, most: int, skip: int = 0) -> np.ndarray:
     """Return at most `most` random rows of held-out images, the same rows in every run.
 
     Args:
         source: The held-out images.
         most: The limit of rows.
-        first: How many rows of the random order to skip.
+        skip: How many rows of the random order to skip.
     """
-    positions = np.arange(first, min(first + most, len(source)))
+    positions = np.arange(skip, min(skip + most, len(source)))
     return rng.permute(positions, len(source), rng.key(MEASURED_KEY))
 
 
@@ -294,38 +318,37 @@ def held_out_batches(
     batch_layout: BatchLayout,
     most: int,
     views: ViewOptions | None = None,
-    group: int = 0,
-    first: int = 0,
+    most_in_batch: int = 0,
+    skip: int = 0,
 ) -> list[Batch]:
-    """Load this process's batches of held-out images, the same images and keys in every run.
+    """Load this process's batches of held-out images, with the same random numbers in every run.
 
-    The images of all processes are the rows of `held_out_rows(source, most, first)`. The last batch
+    The images of all processes are the rows of `held_out_rows(source, most, skip)`. The last batch
     of a process may be smaller, and unreadable images are left out.
 
-    With `views`, each image comes with fixed views. An objective compares the views within a batch,
-    so batches must not depend on the number of processes: each batch is a group of at most `group`
-    images. If there are more processes than groups, some processes have no batch.
+    With `views`, each image comes with views that are the same in every run. An objective compares
+    the views within a batch, so batches must not depend on the number of processes: the images are
+    cut into batches of at most `most_in_batch` images, which the processes share. If there are more
+    processes than batches, some processes have no batch.
 
     Args:
         source: The held-out images: at least one for each process, or two with `views`.
         data: The recipe's options of the images.
         batch_layout: The device batch, and the number of processes.
-        most: The limit of images of all processes.
-        views: How views of each image are made, None for no views.
-        group: With `views`, the most images in a batch.
-        first: How many images of the random order to skip.
+        most: The largest number of images of all processes together.
+        views: The options of the views of each image, None for no views.
+        most_in_batch: With `views`, the largest number of images in a batch. Without, not used.
+        skip: How many images of the random order to skip.
     """
-    rows = held_out_rows(source, most, first)
+    rows = held_out_rows(source, most, skip)
     assert len(rows) >= (2 if views else 1) * batch_layout.processes
     if views is None:
         samples = shared_samples(rows, batch_layout, MEASURED_KEY)
     else:
-        num_groups = -(-len(rows) // group)  # rounded up
-        groups = np.array_split(rows, num_groups)
-        groups_here = groups[batch_layout.rank :: batch_layout.processes]
-        samples = [
-            Samples(group_rows, rng.key(MEASURED_KEY, group_rows)) for group_rows in groups_here
-        ]
+        num_batches = -(-len(rows) // most_in_batch)  # rounded up
+        all_batches = np.array_split(rows, num_batches)
+        batches_here = all_batches[batch_layout.rank :: batch_layout.processes]
+        samples = [Samples(row_B, rng.key(MEASURED_KEY, row_B)) for row_B in batches_here]
     images = ImageDataset(source, data, train=False, views=views)
     return list(image_loader(images, samples, workers=0))
 

@@ -107,7 +107,7 @@ class MaskedImages(ImageDataset):
             samples: The samples of these images.
 
         Returns:
-            {"image" or "mask": value of this field of the Batch}.
+            Values of the fields `image` and `mask` of the Batch: {field: tensor}.
 
         Raises:
             UserError: A mask has another size than its image, or a class out of range.
@@ -115,7 +115,7 @@ class MaskedImages(ImageDataset):
         for row, (image, mask) in zip(samples.index.tolist(), images, strict=True):
             self._check(row, image, mask)
         size = self.data.size
-        masks_BHW = torch.empty(0, size, size, dtype=torch.int32)
+        masks_BHW = torch.empty(0, size, size, dtype=torch.int32)  # if no image can be read
         if images:
             masks = [mask for _, mask in images]
             masks_BHW = transforms.eval_masks(masks, size, self.data.eval_mode, self.data.eval_crop)
@@ -175,5 +175,6 @@ def loader(
         classes: The number of classes of a pixel, None if it is not known.
     """
     samples = shared_samples(np.arange(len(source)), batch_layout, EVALUATION_KEY)
-    size = batch_bytes(data, batch_layout) + 4 * data.size**2 * batch_layout.device_batch
+    mask_bytes = 4 * data.size**2 * batch_layout.device_batch  # int32 has 4 bytes
+    size = batch_bytes(data, batch_layout) + mask_bytes
     return image_loader(MaskedImages(source, data, classes), samples, workers, size)

@@ -65,10 +65,13 @@ class DrawnStore(Store):
 
 
 def open_splits(data: Data) -> OpenedData:
-    """Open all splits of the folder, data set on the Hub or embedded set that a recipe names.
+    """Open all splits of the data that a recipe names.
+
+    The data are the files at data.path, the data set data.hub of the Hugging Face Hub, or else the
+    embedded set: textured shapes that ssl_vit draws itself (synthetic.py).
 
     Args:
-        data: The recipe's options of the images: data.path, data.hub or the embedded set.
+        data: The recipe's options of the images.
 
     Raises:
         UserError: There are no images, or a column does not exist.
@@ -79,7 +82,7 @@ def open_splits(data: Data) -> OpenedData:
         from . import tables
 
         guesses: list[str] = []
-        splits = tables.open_tables(tables.load_hub(data), data, {}, guesses)
+        splits = tables.open_tables(tables.load_hub(data), data, parquet_of={}, guesses=guesses)
         return OpenedData(splits, [], guesses)
     if data.channels != 3:
         raise UserError(
@@ -112,6 +115,9 @@ def open_streams(data: Data) -> OpenedData:
     Args:
         data: The recipe's options of the images.
 
+    Returns:
+        The data. Each split is a function that takes a seed and returns a stream.
+
     Raises:
         UserError: There are no images, the data are no parquet files, or a stream cannot read the
             labels.
@@ -121,16 +127,17 @@ def open_streams(data: Data) -> OpenedData:
     guesses: list[str] = []
     if not data.path:
         opened = tables.load_hub(data, stream=True)
-        streams = {name: _of_table(rows, data, None, guesses) for name, rows in opened.items()}
+        streams = {name: _stream_table(rows, data, None, guesses) for name, rows in opened.items()}
         return OpenedData(streams, [], guesses)
     contents = layout.inspect(Path(data.path))
     container = layout.CONTAINERS[contents.kind]
     if not container.stream:
         raise UserError(
-            f"data.stream=true: {data.location} holds {container.plural}, which are read without a"
-            " stream. Use data.stream=false."
+            f"data.stream=true: {data.location} holds {container.plural}, which cannot be streamed."
+            " Use data.stream=false."
         )
     guesses += contents.guesses
+    # `container.stream` is the name of a function, such as "ssl_vit.data.open:stream_parquet"
     streams = pkgutil.resolve_name(container.stream)(contents, data, guesses)
     return OpenedData(streams, contents.skipped, guesses)
 
@@ -146,7 +153,8 @@ def stream_parquet(
         guesses: A list to which warnings are added.
 
     Returns:
-        {name of the split: a function that takes a seed and returns the stream}.
+        {name of the split: a function that takes the seed of the order of shards, and returns the
+        stream}.
 
     Raises:
         UserError: A stream cannot read the images or labels.
@@ -156,14 +164,14 @@ def stream_parquet(
     streams = {}
     for name, parquet in tables.split_files(contents.files, data, guesses).items():
         rows = tables.load_parquet(parquet.files, data, stream=True)
-        streams[name] = _of_table(rows, data, parquet, guesses)
+        streams[name] = _stream_table(rows, data, parquet, guesses)
     return streams
 
 
-def _of_table(
+def _stream_table(
     rows: "datasets.IterableDataset", data: Data, parquet: "Parquet | None", guesses: list[str]
 ) -> Callable[[int], Stream]:
-    """Return a function that takes a seed and returns the stream of a table.
+    """Return a function that takes the seed of the order of shards, and returns a table's stream.
 
     A stream cannot use texts as labels, because the classes are known only after all rows were
     read. A column of texts is an error if data.label_column names it, and is else not used.
@@ -180,7 +188,7 @@ def _of_table(
     from . import columns, tables
 
     rows = rows if rows.features else rows._resolve_features()
-    image, label, classes, about, _ = tables.find_columns(rows.features, data, parquet)
+    image, label, classes, hint, _ = tables.find_columns(rows.features, data, parquet)
     if columns.array_shape(rows.features[image]):
         raise UserError(
             f"data.stream=true: column {image} holds arrays, which a stream cannot read. Use"
@@ -206,7 +214,7 @@ def _of_table(
         )
     roots = [root.resolve() for root in tables.file_roots(data)]
     read_file = partial(tables.read_below, roots=roots) if data.path else read_hub_file
-    labels = no_labels(0, about)
+    labels = no_labels(0, hint)
     if label:
-        labels = Labels(labels.label_N, list(classes), f"column {label}", about)
+        labels = Labels(labels.label_N, list(classes), f"column {label}", hint)
     return lambda seed: Stream(rows, image, label, read_file, labels, data.location, seed)

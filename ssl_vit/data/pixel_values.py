@@ -21,16 +21,18 @@ from .transforms import eval_transform
 Decoder = Callable[[bytes | np.ndarray], Tensor]
 
 SHOWN = 3  # the most channels that are displayed
-OF_BYTES = (
+EXPECTED_BYTES = (
     "Expected torch.uint8 values from 0 to 255, which the encoder normalises. For values from 0 to"
     " 1, pass (255 * x).round().byte()"
 )
-EXPECTED = (
-    "Expected a uint8 tensor (B, 3, H, W) of the encoder's size, or images to resize and crop: a"
-    " uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a list of arrays"
-    " (H, W, 3) and PIL images"
+EXPECTED_RGB = (
+    "Expected a uint8 tensor (B, 3, H, W) of the encoder's size. Images of other sizes are resized"
+    " and cropped: pass a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a"
+    " list of arrays (H, W, 3) and PIL images"
 )
-CHANNELS = "Expected an array of whole numbers, (H, W, C), (C, H, W) or (B, H, W, C), or a list"
+EXPECTED_CHANNELS = (
+    "Expected an array of whole numbers, (H, W, C), (C, H, W) or (B, H, W, C), or a list of arrays"
+)
 
 
 def decoder(data: Data) -> Decoder:
@@ -39,10 +41,10 @@ def decoder(data: Data) -> Decoder:
     The function takes an encoded image or an array. It returns RGB of 8 bits (`decoding.decode`),
     or the stored channels clipped to data.range, and raises ValueError for an unreadable image.
     """
-    return decode if data.is_rgb else partial(_within_range, data=data)
+    return decode if data.is_rgb else partial(_decode_clipped, data=data)
 
 
-def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
+def _decode_clipped(raw: bytes | np.ndarray, data: Data) -> Tensor:
     """Decode an image to the stored channels, integers (C, H, W), clipped to data.range.
 
     Args:
@@ -50,7 +52,8 @@ def _within_range(raw: bytes | np.ndarray, data: Data) -> Tensor:
         data: Options of the images, with the number of channels and the range.
 
     Raises:
-        ValueError: The image cannot be read, or its values have another number of bits.
+        ValueError: The image cannot be read, its values have 16 bits although data.range is not
+            set, or its values have 8 bits although data.range is for 16 bits.
     """
     array = decode_stored_values(raw, data.channels)
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
@@ -85,13 +88,13 @@ def check_integers(pixels: object, data: Data) -> None:
     Raises:
         TypeError: Pixels are no such tensor.
     """
-    of_bytes = pixel_type(data) == torch.uint8
-    allowed = (torch.uint8,) if of_bytes else (torch.int32, torch.uint16)
+    expects_uint8 = pixel_type(data) == torch.uint8
+    allowed = (torch.uint8,) if expects_uint8 else (torch.int32, torch.uint16)
     if isinstance(pixels, Tensor) and pixels.dtype in allowed:
         return
     kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
-    if of_bytes:
-        raise TypeError(f"the images have type {kind}. {OF_BYTES}")
+    if expects_uint8:
+        raise TypeError(f"the images have type {kind}. {EXPECTED_BYTES}")
     lowest, highest = data.pixel_range
     raise TypeError(
         f"the images have type {kind}. Expected torch.int32 or torch.uint16 values from {lowest} to"
@@ -116,6 +119,12 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
         TypeError: `images` is something else.
         ValueError: An array has another shape, an image has no pixels, or there are no images.
     """
+    if data.is_rgb:
+        to_array = _rgb_array
+        expected = EXPECTED_RGB
+    else:
+        to_array = _channel_array
+        expected = EXPECTED_CHANNELS
     if isinstance(images, np.ndarray) and images.ndim == 4:
         singles = list(_channels_last(images) if data.is_rgb else images)
     elif isinstance(images, list | tuple):
@@ -123,8 +132,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
     else:
         singles = [images]
     if not singles:
-        raise ValueError(f"there are no images. {EXPECTED if data.is_rgb else CHANNELS}")
-    to_array = _rgb_array if data.is_rgb else _channel_array
+        raise ValueError(f"there are no images. {expected}")
     decoded = [decoder(data)(to_array(image)) for image in singles]
     return eval_transform(decoded, data.size, data.eval_mode, data.eval_crop)
 
@@ -134,7 +142,7 @@ def _channels_last(array_B: np.ndarray) -> np.ndarray:
     is_last = array_B.shape[3] == 3
     is_first = array_B.shape[1] == 3
     if is_last == is_first:
-        raise ValueError(f"the array has shape {array_B.shape}. {EXPECTED}")
+        raise ValueError(f"the array has shape {array_B.shape}. {EXPECTED_RGB}")
     return array_B if is_last else array_B.transpose(0, 2, 3, 1)
 
 
@@ -151,24 +159,24 @@ def _rgb_array(image: Any) -> np.ndarray:
     if isinstance(image, Image.Image):
         return from_pillow(image)
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image has type {type(image).__name__}. {EXPECTED}")
+        raise TypeError(f"an image has type {type(image).__name__}. {EXPECTED_RGB}")
     if image.dtype != np.uint8:
-        raise TypeError(f"an array has type {image.dtype}. {EXPECTED}")
+        raise TypeError(f"an array has type {image.dtype}. {EXPECTED_RGB}")
     if image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"an array has shape {image.shape}. {EXPECTED}")
+        raise ValueError(f"an array has shape {image.shape}. {EXPECTED_RGB}")
     return np.array(image)  # contiguous and writable, as torch requires
 
 
 def _channel_array(image: Any) -> np.ndarray:
     """Return one image of any channels, which must be an array with pixels."""
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image has type {type(image).__name__}. {CHANNELS}")
+        raise TypeError(f"an image has type {type(image).__name__}. {EXPECTED_CHANNELS}")
     if not image.size:
-        raise ValueError(f"an image has no pixels. {CHANNELS}")
+        raise ValueError(f"an image has no pixels. {EXPECTED_CHANNELS}")
     return image
 
 
-def bytes_in_batch(data: Data, size: int) -> int:
+def bytes_per_image(data: Data, size: int) -> int:
     """Return the bytes that an image of side `size` pixels takes in a batch."""
     return data.channels * size**2 * pixel_type(data).itemsize
 

@@ -79,7 +79,7 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
                     continue
                 image_HWC = rearrange(decoded, "c h w -> h w c")
                 if image_NHWC is None:
-                    image_NHWC = _room(count, image_HWC.shape, most_bytes)
+                    image_NHWC = _allocate_images(count, image_HWC.shape, most_bytes)
                 if image_HWC.shape != image_NHWC.shape[1:]:
                     first_height, first_width = image_NHWC.shape[1:3]
                     height, width = image_HWC.shape[:2]
@@ -103,8 +103,8 @@ def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
         return str(error)
 
 
-def _room(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
-    """Return zeros for `count` decoded images, uint8 (count, H, W, C).
+def _allocate_images(count: int, shape_HWC: tuple[int, ...], most_bytes: float) -> Tensor:
+    """Allocate a tensor of zeros for `count` decoded images, uint8 (count, H, W, C).
 
     Args:
         count: The number of images.

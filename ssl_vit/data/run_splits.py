@@ -63,13 +63,14 @@ class Roles(NamedTuple):
         train: The split to train on.
         validation: The held-out split; None if a share of train, or nothing, is held out.
         test: The split to test on; None if a share of train, or nothing, is tested on.
-        stands_in: Whether the validation split is used for testing because there is no test split.
+        validation_is_test: Whether the validation split is used for testing, because there is no
+            test split.
     """
 
     train: str
     validation: str | None
     test: str | None
-    stands_in: bool
+    validation_is_test: bool
 
 
 def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) -> Splits:
@@ -87,17 +88,17 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     if data.stream:
         return _streamed(data, first, seed)
     opened = open_splits(data)
-    roles = _roles(data, test, opened.splits)
+    roles = _choose_roles(data, test, opened.splits)
     train_split = opened.splits[roles.train]
-    _check_authors(data, train_split)
+    _check_published_size(data, train_split)
     # the test share is cut off first, so that it depends neither on data.validation nor data.share
     test_cut = cut_test(train_split, data)
     not_tested = train_split if test_cut is None else test_cut.kept
     if data.validation_from == "share":
-        held_out = _held_out(training_share(not_tested, data), roles, opened.splits, data)
+        held_out = _hold_out(training_share(not_tested, data), roles, opened.splits, data)
         train = held_out.kept
     else:
-        held_out = _held_out(not_tested, roles, opened.splits, data)
+        held_out = _hold_out(not_tested, roles, opened.splits, data)
         train = training_share(held_out.kept, data)
     if test_cut is None:
         test_source = opened.splits.get(split_to_test(data, opened.splits, roles.train) or "")
@@ -117,9 +118,9 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     if data.labels and train_split.labels.lists is None:
         label_source = train_split.labels.source
     return Splits(
-        _without_hidden_labels(train, data),
-        _without_hidden_labels(held_out.cut_off, data),
-        None if requested_test is None else _without_hidden_labels(requested_test, data),
+        _drop_unused_labels(train, data),
+        _drop_unused_labels(held_out.cut_off, data),
+        None if requested_test is None else _drop_unused_labels(requested_test, data),
         0 if test_source is None else _count_labelled(test_source),
         notes=_notes(opened, data, roles, train, held_out, test_cut),
         guesses=tuple(guesses),
@@ -128,9 +129,11 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
 
 
 def open_for_testing(data: Data) -> OpenedData:
-    """Open all splits of the data, with the test share of data.test as a separate split.
+    """Open all splits of the data, and divide the training split if data.test is a number.
 
-    If data.test is a number, the training split is returned without the images of the test share.
+    With data.test=0.1, for example, a tenth of the training images becomes a split of its own
+    (`name_of_test_share`), and the training split is returned without these images. With
+    data.labels=false, the images have no labels.
 
     Args:
         data: The recipe's options of the images.
@@ -143,13 +146,13 @@ def open_for_testing(data: Data) -> OpenedData:
         raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
     splits = dict(opened.splits)
     if not isinstance(data.test, str):
-        train = _roles(data, False, splits).train
+        train = _choose_roles(data, test=False, splits=splits).train
         cut = cut_test(splits[train], data)
         assert cut is not None
         splits[train] = cut.kept
         splits[name_of_test_share(splits)] = cut.cut_off
     return opened._replace(
-        splits={name: _without_hidden_labels(source, data) for name, source in splits.items()}
+        splits={name: _drop_unused_labels(source, data) for name, source in splits.items()}
     )
 
 
@@ -158,13 +161,15 @@ def name_of_test_share(splits: Collection[str]) -> str:
     return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
 
 
-def _without_hidden_labels(source: Source, data: Data) -> Source:
+def _drop_unused_labels(source: Source, data: Data) -> Source:
     """Return the images, without labels if data.labels=false."""
     return source if data.labels else source.without_labels()
 
 
-def _check_authors(data: Data, train: Source) -> None:
-    """Check that a data set in PUBLISHED_TRAIN_SIZES has the published training split.
+def _check_published_size(data: Data, train: Source) -> None:
+    """Check that a training split has as many images as the authors of the data set published.
+
+    The sizes of few data sets are known (PUBLISHED_TRAIN_SIZES). Others are not checked.
 
     Args:
         data: The recipe's options, with the name of the data set.
@@ -182,11 +187,15 @@ def _check_authors(data: Data, train: Source) -> None:
         )
 
 
-def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
+def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     """Choose the splits to train on, to hold out and to test on.
 
-    Without a test split, the validation split is used for testing, and a share of train is held
-    out instead, as is usual for ImageNet: test images must not influence hyperparameters.
+    - train: the split data.train.
+    - test: the split data.test. Without such a split, the validation split is used for testing, as
+      is usual for ImageNet, unless data.validation= names a split.
+    - validation: the split data.validation. If the option is not set, the validation split, unless
+      it is used for testing. A share of train is held out then, because test images must not
+      influence hyperparameters.
 
     Args:
         data: The options that name splits.
@@ -196,26 +205,30 @@ def _roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     Raises:
         UserError: A named split does not exist, or is the split to train on.
     """
-    train = _split(data.train, "data.train", data, splits)
+    train = _choose_split(data.train, "data.train", data, splits)
     test_split = split_to_test(data, splits, train)
-    # whether the validation split is used for testing, because there is no test split
-    stands_in = test_split is not None and layout.choose(str(data.test), splits) is None
-    if test and isinstance(data.test, str) and not stands_in:
-        test_split = _split(data.test, "data.test", data, splits, train)
+    has_test_split = layout.choose(str(data.test), splits) is not None
+    validation_is_test = test_split is not None and not has_test_split
+    if test and isinstance(data.test, str) and not validation_is_test:
+        # the same split again, but with an error if it does not exist or is the training split
+        test_split = _choose_split(data.test, "data.test", data, splits, train)
     validation = None  # a share of train, or nothing, is held out
     if isinstance(data.validation, str):
-        validation = _split(data.validation, "data.validation", data, splits, train)
+        validation = _choose_split(data.validation, "data.validation", data, splits, train)
     elif data.validation is None:
-        validation = _by_default(train, splits)
+        validation = _default_validation_split(train, splits)
         if validation == test_split:
             validation = None
-    return Roles(train, validation, test_split if test or stands_in else None, stands_in)
+    if not test and not validation_is_test:
+        test_split = None
+    return Roles(train, validation, test_split, validation_is_test)
 
 
 def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
     """Return the split to test on, or None if data.test is a share or there is no such split.
 
-    If there is no test split, this is the validation split, unless data.validation= names a split.
+    If data.test is the usual "test" and there is no test split, the validation split is returned
+    instead, unless data.validation= names a split to hold out.
 
     Args:
         data: The options that name splits.
@@ -227,23 +240,25 @@ def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | No
     test_split = layout.choose(data.test, splits)
     may_use_validation = ROLE.get(data.test) == "test" and not isinstance(data.validation, str)
     if test_split is None and may_use_validation:
-        return _by_default(train, splits)
+        return _default_validation_split(train, splits)
     return test_split
 
 
-def _split(
+def _choose_split(
     name: str, key: str, data: Data, splits: Mapping[str, Any], train: str | None = None
 ) -> str:
-    """Return the split that an option names, or the only split with the same role.
+    """Return the split that an option names.
 
-    For example, data.validation=validation chooses the split "val".
+    If there is no split of this name, the only split with the same role (train, validation or test)
+    is returned. For example, data.validation=validation chooses the split "val".
 
     Args:
         name: The value of the option.
         key: The option, such as "data.test".
         data: The recipe's options of the images.
         splits: All splits, by name.
-        train: The split to train on, which may not be chosen; None to choose this split.
+        train: The name of the training split, which other options may not choose; None while the
+            training split itself is chosen.
 
     Raises:
         UserError: There is no such split, or it is the split to train on.
@@ -251,17 +266,17 @@ def _split(
     if not splits:
         raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
     split = layout.choose(name, splits)
-    share = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
+    share_hint = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
     if split is None and key == "data.test":
-        raise _no_test_split(name, splits, splits[str(train)], data)
+        raise _no_test_split(name, splits, splits[str(train)], data)  # `train` is given here
     if split is None:
-        remedies = ["another split", share] if key == "data.validation" else ["another split"]
+        remedies = ["another split", share_hint] if key == "data.validation" else ["another split"]
         raise UserError(
             f"{key}={name}: no split with this name has images ({suggest(name, splits)}). Use"
             f" {' or '.join(remedies)}."
         )
     if split == train:
-        remedies = [*(other for other in splits if other != train), share]
+        remedies = [*(other for other in splits if other != train), share_hint]
         raise UserError(
             f"{key}={name}: this is the training split (data.train={data.train}). Use"
             f" {' or '.join(remedies)}."
@@ -273,7 +288,7 @@ def _count_labelled(source: Source) -> int:
     """Count the images that have a label, or all images if the split has masks."""
     if source.masks.column:
         return len(source)
-    return len(labelled_images(source)) if source.labels.lowest_and_highest[1] >= 0 else 0
+    return len(labelled_images(source)) if source.has_labels else 0
 
 
 def _no_test_split(
@@ -281,13 +296,16 @@ def _no_test_split(
 ) -> NoTestSplitError:
     """Return the error that there is no test split, with a remedy.
 
+    If the training images have labels or masks, the error proposes to test on a share of them.
+    Images without both cannot be tested on, so the error then asks for labels and test images.
+
     Args:
         name: The value of data.test.
         splits: All splits, by name.
-        train: The split to train on. Without labels and masks, a share of it cannot be tested on.
+        train: The split to train on.
         data: The recipe's options of the images.
     """
-    has_labels = data.labels and train.labels.lowest_and_highest[1] >= 0
+    has_labels = data.labels and train.has_labels
     if has_labels or train.masks.column:
         return NoTestSplitError(
             f"data.test={name}: no split with this name has images ({suggest(name, splits)}). Use a"
@@ -303,16 +321,20 @@ def _no_test_split(
     )
 
 
-def _by_default(train: str, splits: Mapping[str, Any]) -> str | None:
-    """Return the validation split by its usual name, or None if there is none besides `train`."""
+def _default_validation_split(train: str, splits: Mapping[str, Any]) -> str | None:
+    """Return the split with a usual name for validation, such as "val", or None without one.
+
+    The training split is not returned, even if it has such a name.
+    """
     return next((name for name in HELD_OUT if name in splits and name != train), None)
 
 
-def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> SplitCut:
+def _hold_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> SplitCut:
     """Return the training images and the held-out images.
 
-    The held-out images are the validation split, or else a share of train. With data.validation=0
-    all images stay training images, and some of them are used as held-out images too.
+    The held-out images are the validation split, or else a share of the training images that is not
+    trained on. With data.validation=0 no images are held out: the run trains on all images, and
+    measures on a random 1% of them.
 
     Args:
         train: The images to divide.
@@ -323,7 +345,8 @@ def _held_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
     if roles.validation is not None:
         return SplitCut(train, splits[roles.validation])
     if data.validation == 0:
-        rows = first_permuted_rows(train, held_out_count(None, len(train)), HELD_OUT_KEY)
+        count = held_out_count(None, len(train))  # None: the default, 1% and at most 10,000 images
+        rows = first_permuted_rows(train, count, HELD_OUT_KEY)
         return SplitCut(train, train.subset(rows))
     return cut_held_out(train, data)
 
@@ -393,12 +416,12 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         UserError: As `load`; or there is no validation split, and data.validation is not 0.
     """
     opened = open_streams(data)
-    name = _split(data.train, "data.train", data, opened.splits)
+    name = _choose_split(data.train, "data.train", data, opened.splits)
     held_out: Any = data.validation
     if isinstance(held_out, str):
-        held_out = _split(held_out, "data.validation", data, opened.splits, name)
+        held_out = _choose_split(held_out, "data.validation", data, opened.splits, name)
     elif held_out is None:
-        held_out = _by_default(name, opened.splits)
+        held_out = _default_validation_split(name, opened.splits)
     if held_out is None:
         others = [f"data.validation={split}" for split in opened.splits if split != name]
         choices = " or ".join([*others, "data.validation=0 to hold out no images"])
@@ -486,7 +509,7 @@ def _notes(
         )
     if test is not None:
         notes.append(f"test: {_describe_cut(test, has_labels)}, not used for training")
-    if roles.stands_in:
+    if roles.validation_is_test:
         notes.append(
             f"test: {describe(str(roles.test))} (no test split, so a share of train is held out)"
         )
@@ -502,14 +525,14 @@ def _notes(
     return tuple(notes)
 
 
-def _describe_cut(cut: SplitCut, labels: bool) -> str:
+def _describe_cut(cut: SplitCut, with_labels: bool) -> str:
     """Describe how many images were cut off the training split, and how they were chosen.
 
     Args:
         cut: The two parts of the training split.
-        labels: As in `_describe_count`.
+        with_labels: Whether to say how many of the images have a label, if not all have one.
     """
-    images = _describe_count(cut.cut_off, labels)
+    images = _describe_count(cut.cut_off, with_labels)
     if not cut.description:
         return f"{images} taken from train"
     return f"{images} taken from train ({cut.description})"
@@ -530,21 +553,21 @@ def describe_labels(source: Source, data: Data) -> str:
     if source.classes:
         description += f", {len(source.classes):,} classes: {list_names(source.classes)}"
     if source.labels.source == FOLDERS:
-        description += ". If folders are no classes, use data.labels=false"
+        description += ". If the folders are not classes, use data.labels=false"
     return description
 
 
-def _describe_count(source: Source, labels: bool) -> str:
+def _describe_count(source: Source, with_labels: bool) -> str:
     """Describe how many images there are, such as "12 images (5 labelled)".
 
     Args:
         source: The images.
-        labels: Whether to say how many images have a label, if not all have one.
+        with_labels: Whether to say how many of the images have a label, if not all have one.
     """
     description = format_image_count(len(source))
-    has_labels = source.labels.lowest_and_highest[1] >= 0
-    labelled = len(labelled_images(source)) if has_labels else 0
-    if labels and labelled < len(source):
+    # if no image has a label, `labelled_images` would return all images
+    labelled = len(labelled_images(source)) if source.has_labels else 0
+    if with_labels and labelled < len(source):
         description += f" ({labelled:,} labelled)"
     if source.labels.lists:
         description += source.labels.lists.describe()

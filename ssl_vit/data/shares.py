@@ -49,10 +49,10 @@ def first_permuted_rows(source: Source, count: int, key: int) -> np.ndarray:
 
 
 def training_share(train: Source, data: Data) -> Source:
-    """Return the share data.share of the training images.
+    """Choose the part of the training images that data.share sets, such as 0.1 for a tenth.
 
-    A smaller share has a part of the images of a larger share. With data.share_seed, each class has
-    the same share of its images.
+    The images are drawn at random, but every image of a smaller share is also in each larger share.
+    With data.share_seed, the same share is drawn from each class.
 
     Args:
         train: The training images.
@@ -76,31 +76,38 @@ def training_share(train: Source, data: Data) -> Source:
 
 def _one_label(source: Source) -> bool:
     """Return whether images have a single label each, and not lists of labels or no labels."""
-    return source.labels.lists is None and source.labels.lowest_and_highest[1] >= 0
+    return source.labels.lists is None and source.has_labels
 
 
 def cut_test(source: Source, data: Data) -> SplitCut | None:
-    """Cut the test share off the training split, or return None if data.test names a split.
+    """Divide the training split into images to train on and images to test on.
 
-    Files are chosen by name, so that files that are added later do not change the choice. Other
-    images are chosen by group if data.group is set, else by class if they have one label each.
+    data.test is the share of test images. They are chosen in one of three ways:
+
+    - If each image is a file: by a hash of the file's name (or of the name of its group), so that
+      files that are added later do not change the choice.
+    - Else if data.group is not set and each image has one label: the same share of each class.
+    - Else: whole groups if data.group is set, and random images otherwise.
 
     Args:
         source: The training split.
-        data: The recipe's options, with the share data.test.
+        data: The recipe's options, with data.test.
+
+    Returns:
+        The two parts, or None if data.test is the name of a split and not a share.
 
     Raises:
         UserError: There are fewer than two images or groups, or one part would be empty.
     """
     if isinstance(data.test, str):
         return None
-    count = held_out_count(data.test, _at_least_two(source, data))
+    count = held_out_count(data.test, _count_at_least_two(source, data))
     if isinstance(source.store, FileStore):
         return _cut_by_name(source, source.store, data.test, data)
     if data.group is None and _one_label(source):
         rows_N = stratified_rows(source, rng.key(TEST_KEY))
-        how = "the same share of each class" if data.labels else ""
-        return SplitCut(source.subset(rows_N[count:]), source.subset(rows_N[:count]), how)
+        description = "the same share of each class" if data.labels else ""
+        return SplitCut(source.subset(rows_N[count:]), source.subset(rows_N[:count]), description)
     return _cut(source, count, TEST_KEY, data)
 
 
@@ -136,11 +143,11 @@ def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> 
     is_cut_off = {name: _hash(name) < limit for name in dict.fromkeys(names)}
     is_cut_off_N = np.array([is_cut_off[name] for name in names])
     if is_cut_off_N.all() or not is_cut_off_N.any():
-        side = "testing" if is_cut_off_N.any() else "training"
+        purpose = "training" if is_cut_off_N.any() else "testing"
         raise UserError(
-            f"data.test={share:g}: file names or groups decide which images are tested, and all"
-            f" {len(names):,} images of {data.location} would be used for {side}. Use another"
-            " share, or more images."
+            f"data.test={share:g}: none of the {len(names):,} images of {data.location} would be"
+            f" left for {purpose}. The names of files or groups decide which images are tested. Use"
+            " another share, or more images."
         )
     if source.groups is not None and data.labels and _one_label(source):
         _check_classes(source, source.label_of(np.arange(len(source))), is_cut_off_N, data)
@@ -174,8 +181,9 @@ def _hash(name: str) -> int:
 def cut_held_out(train: Source, data: Data) -> SplitCut:
     """Cut off the images to hold out: the share data.validation, by default 1%.
 
-    With data.validation_from=labelled only images with a label are held out. An image without a
-    label is a training image, or in neither part if its group is held out.
+    With data.validation_from=labelled, only images with a label are held out. Images without a
+    label stay training images, with one exception: if data.group is set, no image of a held-out
+    group is trained on, so its images without a label are not used at all.
 
     Args:
         train: The training images.
@@ -187,23 +195,25 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     """
     share = data.validation if isinstance(data.validation, float) else None
     candidates = labelled_images(train) if data.validation_from == "labelled" else train
-    count = held_out_count(share, _at_least_two(candidates, data))
+    count = held_out_count(share, _count_at_least_two(candidates, data))
     cut = _cut(candidates, count, HELD_OUT_KEY, data)
     if candidates is train:
         return cut
+    held_out = cut.cut_off
     rows_N = np.arange(len(train))
-    is_taken_N = np.isin(train.store_rows(), cut.cut_off.store_rows())
-    if data.group is not None:
-        held_out_groups = cut.cut_off.group_of(np.arange(len(cut.cut_off)))
-        is_taken_N = np.isin(train.group_of(rows_N), held_out_groups)
-    how = "only images with a label"
+    if data.group is None:
+        leaves_training_N = np.isin(train.store_rows(), held_out.store_rows())
+    else:
+        held_out_groups = held_out.group_of(np.arange(len(held_out)))
+        leaves_training_N = np.isin(train.group_of(rows_N), held_out_groups)
+    description = "chosen from the images with a label"
     if cut.description:
-        how = f"{cut.description}, only images with a label"
-    return SplitCut(train.subset(rows_N[~is_taken_N]), cut.cut_off, how)
+        description = f"{cut.description}, chosen from the images with a label"
+    return SplitCut(train.subset(rows_N[~leaves_training_N]), held_out, description)
 
 
-def _at_least_two(train: Source, data: Data) -> int:
-    """Return the number of images.
+def _count_at_least_two(train: Source, data: Data) -> int:
+    """Return the number of images, after a check that they can be divided into two parts.
 
     Raises:
         UserError: There are fewer than two images.
@@ -253,7 +263,7 @@ def _cut_groups(source: Source, count: int, key: int, data: Data) -> SplitCut:
     if _one_label(source):
         label_N = source.label_of(rows_N)
     order_G = stratified(_most_frequent(label_N, group_N), number_G, rng.key(key))
-    order_G = order_G[_groups_that_fit(size_G[order_G], count, key, data)]
+    order_G = order_G[_find_small_groups(size_G[order_G], count, key == TEST_KEY, data)]
     # cut off the first groups of the order, as many as come closest to the wanted number of images
     total_G = np.cumsum(size_G[order_G])
     most_groups = min(len(order_G), len(number_G) - 1)  # one group is left for training
@@ -264,21 +274,23 @@ def _cut_groups(source: Source, count: int, key: int, data: Data) -> SplitCut:
     # shuffled, so that the first held-out images are not all of one group
     rows_N = rows_N[np.argsort(rng.bits(rng.key(key), rows_N), kind="stable")]
     is_cut_off_N = is_cut_off_N[rows_N]
-    how = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
-    return SplitCut(source.subset(rows_N[~is_cut_off_N]), source.subset(rows_N[is_cut_off_N]), how)
+    description = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
+    kept = source.subset(rows_N[~is_cut_off_N])
+    return SplitCut(kept, source.subset(rows_N[is_cut_off_N]), description)
 
 
-def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np.ndarray:
-    """Return the positions of the groups that are small enough to be cut off.
+def _find_small_groups(size_G: np.ndarray, count: int, for_testing: bool, data: Data) -> np.ndarray:
+    """Return the positions of the groups that are small enough to be held out or tested on.
 
     Such a group has at most twice the wanted number of images, because a larger group could be most
     of the data. If all groups are larger and the user did not choose the share, the first of the
     smallest groups is returned.
 
     Args:
-        size_G: The number of images of each group.
+        size_G: The number of images of each of the G groups.
         count: The wanted number of images.
-        key: The key of the share, which tells whether it is for testing.
+        for_testing: True to take test images (data.test), False to hold out images
+            (data.validation).
         data: The recipe's options.
 
     Returns:
@@ -290,7 +302,7 @@ def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np
     fits = np.flatnonzero(size_G <= 2 * count)
     if len(fits):
         return fits
-    name = "test" if key == TEST_KEY else "validation"
+    name = "test" if for_testing else "validation"
     share = getattr(data, name)
     if share is None:
         return np.array([size_G.argmin()])
@@ -298,7 +310,7 @@ def _groups_that_fit(size_G: np.ndarray, count: int, key: int, data: Data) -> np
     enough = math.ceil(1000 * size_G.min() / size_G.sum()) / 1000
     raise UserError(
         f"data.{name}={share:g}: the smallest group of data.group={data.group} has"
-        f" {size_G.min():,} images, more than twice the {count:,} wanted. Use"
+        f" {size_G.min():,} images, more than twice the {count:,} images of this share. Use"
         f" data.{name}={enough:g}, or smaller groups."
     )
 
@@ -312,11 +324,13 @@ def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
         label_N: The label of each image, integers.
         group_N: The group of each image, from 0 to G - 1.
     """
-    # M different pairs of group and label; sorted by group, most frequent pairs first
+    # the M different pairs of group and label, and how many images have each pair
     pair_M2, count_M = np.unique(np.stack([group_N, label_N], 1), axis=0, return_counts=True)
-    order_M = np.lexsort((pair_M2[:, 1], -count_M, pair_M2[:, 0]))
-    _, first_G = np.unique(pair_M2[order_M, 0], return_index=True)
-    return pair_M2[order_M[first_G], 1]
+    # sort by group, within a group by falling frequency, and equally frequent pairs by label
+    sorted_M2 = pair_M2[np.lexsort((pair_M2[:, 1], -count_M, pair_M2[:, 0]))]
+    # the first pair of each group has the group's most frequent label
+    _, first_G = np.unique(sorted_M2[:, 0], return_index=True)
+    return sorted_M2[first_G, 1]
 
 
 def _check_classes(
@@ -337,9 +351,9 @@ def _check_classes(
     lost_labels = sorted({*label_N[is_cut_off_N].tolist()} - kept_labels)
     if lost_labels:
         raise UserError(
-            f"data.group={data.group}: no training images would be left of"
-            f" {class_names(source, lost_labels)}, which are in too few groups. Use smaller groups,"
-            " or data.labels=false if the labels are no classes."
+            f"data.group={data.group}: the classes {class_names(source, lost_labels)} would have no"
+            " training images, because their images belong to too few groups. Use smaller groups,"
+            " or data.labels=false if the labels are not classes."
         )
 
 
@@ -350,11 +364,11 @@ def class_names(source: Source, numbers: Sequence[int]) -> str:
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Return a random order in which any number of first images has all classes in proportion.
+    """Return a random order of images whose first k, for every k, have the classes in proportion.
 
-    Each class is shuffled, and its r-th of n images (r = 1 to n) gets the place (r - 1/2) / n.
-    Images are sorted by place, and images with equal places by hash. This is apportionment by
-    Webster's and Sainte-Lague's method.
+    Each class is shuffled, and its r-th of n images (r = 1 to n) gets the position (r - 1/2) / n
+    between 0 and 1. All images are sorted by position, and images with equal positions by hash.
+    This is apportionment by Webster's and Sainte-Lague's method.
 
     Args:
         label_N: The class of each image, integers.
@@ -368,8 +382,8 @@ def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np
     by_class_N = np.lexsort((hash_N, label_N))
     _, start_C, size_C = np.unique(label_N[by_class_N], return_index=True, return_counts=True)
     rank_N = np.arange(len(label_N)) - np.repeat(start_C, size_C)
-    place_N = (rank_N + 0.5) / np.repeat(size_C, size_C)
-    return by_class_N[np.lexsort((hash_N[by_class_N], place_N))]
+    position_N = (rank_N + 0.5) / np.repeat(size_C, size_C)
+    return by_class_N[np.lexsort((hash_N[by_class_N], position_N))]
 
 
 def stratified_rows(source: Source, key: np.ndarray) -> np.ndarray:

@@ -111,14 +111,18 @@ class Groups(NamedTuple):
 
     @classmethod
     def by_value(cls, values: Sequence[Any]) -> "Groups":
-        """Put images with the same value into one group, numbered in the order of the values.
+        """Put images with the same value into one group.
+
+        Groups are numbered from 0 in the alphabetical order of their values. An image without a
+        value gets a group of its own, numbered after these groups.
 
         Args:
-            values: One value for each image; null, "" and NaN for an image without a group.
+            values: One value for each image, such as the name of a patient; null, "" or NaN for an
+                image without a value.
         """
         names = sorted({str(value) for value in values if not is_missing(value)})
         number_of = {name: number for number, name in enumerate(names)}
-        unused_numbers = itertools.count(len(names))  # for images that are alone in a group
+        unused_numbers = itertools.count(len(names))  # for images without a value
         numbers = [
             next(unused_numbers) if is_missing(value) else number_of[str(value)] for value in values
         ]
@@ -189,6 +193,11 @@ class Source:
         """Return the names of the classes, starting with label 0, or [] for bare numbers."""
         return self.labels.classes
 
+    @property
+    def has_labels(self) -> bool:
+        """Return whether any row of the store has a label."""
+        return self.labels.lowest_and_highest[1] >= 0
+
     def subset(self, rows: np.ndarray) -> "Source":
         """Return a source of the given rows, in the given order."""
         return replace(self, rows=self._in_store(rows))
@@ -221,7 +230,7 @@ def labelled_images(source: Source) -> Source:
     If no image has a label, all images are returned.
     """
     lowest, highest = source.labels.lowest_and_highest
-    if lowest >= 0 or highest < 0:
+    if lowest >= 0 or highest < 0:  # all images have a label, or none has
         return source
     label_N = source.label_of(np.arange(len(source)))
     if label_N.ndim == 2:  # the row of an image without a list is filled with UNLABELLED
@@ -229,35 +238,39 @@ def labelled_images(source: Source) -> Source:
     return source.subset(np.flatnonzero(label_N != UNLABELLED))
 
 
-def without_lists(source: Source, what: str) -> Source:
-    """Return images without their lists of labels, and print a warning; single labels stay.
+def without_lists(source: Source, use: str) -> Source:
+    """Return images without labels if they have lists of labels, with a printed warning.
+
+    Images with a single label each are returned as they are.
 
     Args:
         source: The images.
-        what: What the images are used for and cannot have lists of labels, in the plural.
+        use: What is made from the images and cannot show lists of labels, as a plural noun for the
+            warning, such as "the figures".
     """
     if source.labels.lists is None:
         return source
     print(
         f"warning: data.label_column={source.labels.lists.column}: this column holds lists of"
-        f" labels, so {what} have no labels",
+        f" labels, so {use} have no labels",
         flush=True,
     )
     return source.without_labels()
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path) -> bytes | Missing:
     """Read a regular file, or return Missing if it is no regular file or cannot be read.
 
     Reading a pipe could wait for ever, and reading a device might never end.
 
     Raises:
-        OSError: Too many files are open.
+        OSError: Too many files are open (EMFILE or ENFILE). The file may be readable then, so it
+            does not count as missing.
     """
     try:
         opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
-        if error.errno in OPEN_FILES:  # the image is not to blame
+        if error.errno in OPEN_FILES:
             raise
         return Missing(str(error.strerror))
     with os.fdopen(opened, "rb") as file:

@@ -41,35 +41,36 @@ class StreamedImage(NamedTuple):
 class MemoryStore(Store):
     """Images of a stream, kept in memory."""
 
-    def __init__(self, cells: Sequence[StreamedImage]) -> None:
-        self.cells = cells
+    def __init__(self, images: Sequence[StreamedImage]) -> None:
+        self.images = images
 
     def __len__(self) -> int:
-        return len(self.cells)
+        return len(self.images)
 
     def fetch(self, rows: np.ndarray) -> list[Raw]:
-        return [self.cells[row].image for row in rows.tolist()]
+        return [self.images[row].image for row in rows.tolist()]
 
     def sizes(self) -> np.ndarray:
         """Return the bytes of at most PREVIEW images.
 
         The limit keeps a fingerprint independent of the number of images that were taken.
         """
-        return np.array([len(cell.image) for cell in self.cells[:PREVIEW]], np.int64)
+        return np.array([len(streamed.image) for streamed in self.images[:PREVIEW]], np.int64)
 
     def name(self, row: int) -> str:
-        return f"shard {self.cells[row].shard}, image {self.cells[row].row}"
+        return f"shard {self.images[row].shard}, image {self.images[row].row}"
 
 
-def in_memory(cells: Sequence[StreamedImage], about: Labels) -> Source:
-    """Return some images of a stream as a source.
+def in_memory(images: Sequence[StreamedImage], label_template: Labels) -> Source:
+    """Return some images of a stream as a Source, whose images can be read in any order.
 
     Args:
-        cells: The images.
-        about: Labels without images, with the stream's classes and the description of its labels.
+        images: The images, with their labels.
+        label_template: `Labels` of no image, with the names of the stream's classes and the
+            description of its labels. The result has a copy with the labels of `images`.
     """
-    label_N = np.array([cell.label for cell in cells], np.int64)
-    return Source(MemoryStore(cells), replace(about, label_N=label_N))
+    label_N = np.array([streamed.label for streamed in images], np.int64)
+    return Source(MemoryStore(images), replace(label_template, label_N=label_N))
 
 
 class Cursor(NamedTuple):
@@ -77,14 +78,14 @@ class Cursor(NamedTuple):
 
     Attributes:
         epoch: Number of the epoch, from 0.
-        place: Position of the shard in the order in which the process reads shards in this epoch.
+        position: Which of the process's shards in this epoch it is, from 0 in the order of reading.
         row: Row of the window's first image in this shard.
         window: Number of the window, from 0.
         image: Number of images that the process has read before.
     """
 
     epoch: int = 0
-    place: int = 0
+    position: int = 0
     row: int = 0
     window: int = 0
     image: int = 0
@@ -109,7 +110,7 @@ class Stream:
         image: str,
         label: str | None,
         read_file: Callable[[str | None], bytes],
-        about: Labels,
+        label_template: Labels,
         where: str,
         seed: int,
     ) -> None:
@@ -120,7 +121,7 @@ class Stream:
             image: Name of the column of images.
             label: Name of the column of labels, None for no labels.
             read_file: A function that reads the file that a row names.
-            about: Labels without images, with the stream's classes.
+            label_template: `Labels` of no image, with the names of the stream's classes.
             where: The beginning of error messages, such as "data.path=photos".
             seed: The seed of the order of shards.
         """
@@ -131,7 +132,7 @@ class Stream:
         self.image = image
         self.label = label
         self.read_file = read_file
-        self.about = about
+        self.label_template = label_template
         self.where = where
         self.seed = seed
         self.classes: int | None = None  # set if the objective uses labels
@@ -142,25 +143,30 @@ class Stream:
         return self.rows.num_shards
 
     def take(self, count: int, most_bytes: float = math.inf) -> Source:
-        """Load the first images of the first epoch, in the order of a run with one process.
+        """Load the first images of the first epoch.
+
+        The images are the same on any number of processes: shards are read in the order in which a
+        single process would read them.
 
         Args:
             count: The most images.
             most_bytes: The most encoded bytes, except that at least one image is loaded.
         """
-        cells, _ = next(self._windows(Cursor(), count, most_bytes, 0, 1))
-        return in_memory(cells, self.about)
+        images, _ = next(self._read_windows(Cursor(), count, most_bytes, rank=0, processes=1))
+        return in_memory(images, self.label_template)
 
     def windows(
-        self, start: Cursor, last: int, count: int, most_bytes: float, rank: int, processes: int
+        self, start: Cursor, stop: int, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[Cursor, list[StreamedImage]]]:
-        """Yield (cursor, images) of this process's windows, from `start` up to image `last`.
+        """Yield (cursor, images) of this process's windows, from `start` up to image `stop` - 1.
 
-        While a window is used, a thread reads the next window.
+        A window is a list of successive images that are shuffled in memory. Its cursor tells where
+        it starts: epoch, shard and row. The cursor of the next window is recorded in `cursors`, so
+        that training can resume there. While a window is used, a thread reads the next window.
 
         Args:
             start: The cursor of the first window.
-            last: The number of the first image that is not needed.
+            stop: The process's number of the first image that is not needed.
             count: The most images in a window.
             most_bytes: The most encoded bytes in a window.
             rank: The number of this process.
@@ -169,50 +175,51 @@ class Stream:
         Raises:
             UserError: A shard cannot be read, or this process's shards hold no images.
         """
-        windows = self._windows(start, count, most_bytes, rank, processes)
+        windows = self._read_windows(start, count, most_bytes, rank, processes)
         with ThreadPoolExecutor(1) as pool:
             reading = pool.submit(next, windows)
-            while start.image < last:
-                cells, end = reading.result()
-                self.cursors[end.image] = end
-                if end.image < last:
+            while start.image < stop:
+                images, next_start = reading.result()
+                self.cursors[next_start.image] = next_start
+                if next_start.image < stop:
                     reading = pool.submit(next, windows)
-                yield start, cells
-                start = end
+                yield start, images
+                start = next_start
 
-    def _windows(
+    def _read_windows(
         self, start: Cursor, count: int, most_bytes: float, rank: int, processes: int
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
         """Yield (images, cursor of the next window) of this process's windows, without end.
 
-        See `windows` for the arguments and errors.
+        In each epoch the process walks through its shards, image by image, and adds images to a
+        window until the window is full or the epoch ends. For arguments and errors, see `windows`.
         """
         while True:  # an epoch
-            epoch, first_place, first_row, window, image = start
-            cells: list[StreamedImage] = []  # of the current window
+            epoch, first_position, first_row, window, num_read = start
+            images: list[StreamedImage] = []  # of the current window
             window_bytes = 0
             shards = self._order(epoch)[rank::processes].tolist()
-            for place in range(first_place, len(shards)):
-                # only the first shard is entered in the middle
-                skipped = first_row if place == first_place else 0
-                for row, cell in enumerate(self._read(shards[place])[skipped:], skipped):
-                    window_bytes += len(cell.image)
-                    is_full = len(cells) == count or window_bytes > most_bytes
-                    if cells and is_full:  # this image begins the next window
+            for position in range(first_position, len(shards)):
+                # `start` may be in the middle of its shard; further shards are read from row 0
+                start_row = first_row if position == first_position else 0
+                shard_images = self._read(shards[position])[start_row:]
+                for row, streamed in enumerate(shard_images, start_row):
+                    window_bytes += len(streamed.image)
+                    is_full = len(images) == count or window_bytes > most_bytes
+                    if images and is_full:  # this image begins the next window
                         window += 1
-                        image += len(cells)
-                        yield cells, Cursor(epoch, place, row, window, image)
-                        cells = []
-                        window_bytes = len(cell.image)
-                    cells.append(cell)
-            # shards without images would be read again and again for ever
-            if not cells:
+                        num_read += len(images)
+                        yield images, Cursor(epoch, position, row, window, num_read)
+                        images = []
+                        window_bytes = len(streamed.image)
+                    images.append(streamed)
+            if not images:  # otherwise empty shards would be read again and again for ever
                 raise UserError(
                     f"{self.where}: all shards of process {rank} (of {processes}) are empty. Use"
                     " fewer processes, or other images."
                 )
-            start = Cursor(epoch + 1, 0, 0, window + 1, image + len(cells))
-            yield cells, start
+            start = Cursor(epoch + 1, 0, 0, window + 1, num_read + len(images))
+            yield images, start
 
     def _order(self, epoch: int) -> np.ndarray:
         """Return all shards in the order of this epoch."""
@@ -230,24 +237,26 @@ class Stream:
         """
         try:
             rows = self.rows.shard(self.shards, shard)
-            return [self._cell(cell, shard, row) for row, cell in enumerate(rows)]
+            return [self._image_of_row(values, shard, row) for row, values in enumerate(rows)]
         except Exception as error:  # a network, or a file written by others, may cause any error
             raise UserError(
                 f"{self.where}: shard {shard} of {self.shards} cannot be read: {reason(error)}"
             ) from None
 
-    def _cell(self, cell: dict[str, Any], shard: int, row: int) -> StreamedImage:
-        """Return the image and the label of a row.
+    def _image_of_row(self, values: dict[str, Any], shard: int, row: int) -> StreamedImage:
+        """Return the encoded image and the label of a row.
+
+        A row without an image gets Missing, which counts as an unreadable image.
 
         Args:
-            cell: {column: value} of the row.
+            values: {column: value} of the row.
             shard: The number of the shard.
             row: The number of the row in the shard.
 
         Raises:
             ValueError: The label is not one of the run's classes.
         """
-        label = cell[self.label] if self.label else None
+        label = values[self.label] if self.label else None
         if label is None:
             label = -1
         elif self.classes is not None and not -1 <= label < self.classes:
@@ -255,9 +264,9 @@ class Stream:
                 f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
                 f" {self.classes - 1}. Set data.classes="
             )
-        image = cell[self.image]  # bytes, {bytes, path}, or nothing for a row without an image
+        image = values[self.image]  # bytes, {bytes, path}, or nothing for a row without an image
         if not image:
-            raw = self.read_file(None)
+            raw = self.read_file(None)  # Missing
         elif isinstance(image, bytes):
             raw = image
         elif image["bytes"] is None:
@@ -267,15 +276,18 @@ class Stream:
         return StreamedImage(raw, label, shard, row)
 
 
-def window_text(preview: Source) -> str:
-    """Describe how many images and bytes the windows of all processes hold together.
+def describe_windows(preview: Source) -> str:
+    """Describe about how many images are in memory at a time to be shuffled, and their bytes.
+
+    These images are a window. The limits WINDOW and WINDOW_BYTES are divided among the processes,
+    so the windows of all processes together do not depend on the number of processes.
 
     Args:
         preview: The first images of the stream, whose mean size in bytes is used.
     """
     mean_bytes = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean_bytes)))
-    if len(preview) < PREVIEW:  # the preview is the complete epoch
+    if len(preview) < PREVIEW:  # the stream has no further images
         count = min(count, len(preview))
     return f"windows of about {format_image_count(count)} ({format_bytes(count * mean_bytes)})"
 

@@ -40,17 +40,23 @@ def _triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the distance to a star of five points.
+    """Return the signed distance to a star of five points, negative inside.
 
-    The plane is mirrored into one tenth, where the outline is a line (after I. Quilez, "2D distance
+    The star has ten equal parts that are mirror images of each other. Every point (x, y) is
+    mirrored into the part between the upper tip (0, 1) and the next notch, which has a distance of
+    0.48 from the centre. There the outline is a straight line (after I. Quilez, "2D distance
     functions").
     """
     x = np.abs(x)
-    for kx, ky in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
-        over = 2 * np.maximum(kx * x + ky * y, 0)
-        x = x - over * kx
-        y = y - over * ky
-    return 0.9081 * np.abs(x) + 0.4188 * (y - 1)  # from the tip (0, 1) to a notch at radius 0.48
+    # mirror points beyond a line through the centre with the normal (cos 36, -sin 36) degrees, and
+    # then beyond the line with the normal (-cos 36, -sin 36) degrees
+    for normal_x, normal_y in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
+        twice_distance = 2 * np.maximum(normal_x * x + normal_y * y, 0)
+        x = x - twice_distance * normal_x
+        y = y - twice_distance * normal_y
+    # (0.9081, 0.4188) is the normal of the line from the tip (0, 1) to the notch, which is at
+    # 0.48 (sin 36, cos 36) degrees
+    return 0.9081 * np.abs(x) + 0.4188 * (y - 1)
 
 
 def _cross(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -128,7 +134,8 @@ TEXTURES: tuple[Pattern, ...] = (
     lambda u, v: _wave(np.sqrt(u * u + v * v)),  # rings
     lambda u, v: _wave(u + _wave(v)),  # zigzag
 )
-# Widths of a cell, upright and diagonal: between 1.4 and 2.5 patches of an eighth.
+# Widths of a cell as shares of the image's side: the first row for upright textures, the second row
+# for diagonal textures. They are between 1.4 and 2.5 patches of 1/8.
 CELLS = np.array([[3, 4, 5], [4 * 0.7071068, 5 * 0.7071068, 6 * 0.7071068]], np.float32) / 16
 
 # Colours as octal RGB, the class of a patch with this mean colour: two deep and two bright colours
@@ -191,8 +198,8 @@ def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
 def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """Draw the class of each pixel of the images from `render`, uint8 (B, size, size).
 
-    A class is a place in MASK_CLASSES: 1 + the image's label if the pixel's centre is inside the
-    shape, else 0.
+    The class is an index into MASK_CLASSES: 0 for the ground around the shape, and 1 + the image's
+    label for pixels whose centre is inside the shape.
 
     Args:
         index: The numbers of the images in the split.
@@ -202,7 +209,7 @@ def masks(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     mask_BHW = np.empty((len(index), size, size), np.uint8)
     for chunk, key_B, label_B in _chunks(index, split):
         inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
-        # the edge runs through the centres of pixels that are half covered by the shape
+        # a pixel whose centre is on the edge of the shape counts as half covered (`_cover`)
         mask_BHW[chunk] = (inside_BHW >= 0.5) * (1 + label_B[:, None, None])
     return mask_BHW
 
@@ -220,7 +227,7 @@ def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> No
 
     Args:
         image_BHWC: The images, uint8, which are overwritten.
-        key_B: Keys of the images.
+        key_B: For each image, the int64 key from which all its random numbers are derived.
         label_B: The class of each image, which is the kind of its shape.
     """
     size = image_BHWC.shape[1]
@@ -233,60 +240,68 @@ def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> No
         ground1, ground2, figure1, figure2 = (
             color_BKC[:, k, channel, None, None] for k in range(4)
         )
-        back = ground1 + (ground2 - ground1) * ground_BHW
-        front = figure1 + (figure2 - figure1) * figure_BHW
+        # first + (second - first) * share mixes two colours, with the given share of the second
+        ground_color = ground1 + (ground2 - ground1) * ground_BHW
+        figure_color = figure1 + (figure2 - figure1) * figure_BHW
+        color_BHW = ground_color + (figure_color - ground_color) * inside_BHW
         # 0.5 is added because the conversion to bytes rounds down
-        image_BHWC[..., channel] = (back + (front - back) * inside_BHW) * light_BHW + 0.5
+        image_BHWC[..., channel] = color_BHW * light_BHW + 0.5
 
 
 def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
     """Return how much of each pixel the shape covers, float32 (B, H, W) from 0 to 1.
 
-    The shape has the area of a square with a side of 0.42 to 0.54, and is tilted by at most 40
-    degrees.
+    The area of the shape is that of a square whose side is 0.42 to 0.54 of the image's side. The
+    shape is tilted by at most 40 degrees.
 
     Args:
-        key_B: Keys of the outlines.
+        key_B: For each image, the int64 key of its outline's random numbers.
         label_B: The class of each image, which is the kind of the shape.
         size: The side of the images in pixels.
     """
-    side = _uniform(key_B, 0, 0.42, 0.54)
-    largest_shift = 0.5 - 0.8 * side  # of the centre, so that the shape stays in the image
+    side = _uniform(key_B, 0, 0.42, 0.54)  # of the square of equal area
+    # the centre is at least 0.8 sides from the borders, which is about the radius of a shape
+    largest_shift = 0.5 - 0.8 * side
     x, y = (0.5 + largest_shift * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
-    tilt = (rng.integers(key_B, 3, 81) - 40)[:, None, None]
-    outlines, sides = zip(*OUTLINES.values(), strict=True)
-    unit = side / np.array(sides, np.float32)[label_B, None, None]
-    return _cover(outlines, label_B, Frame(x, y, tilt, unit), size)
+    tilt = (rng.integers(key_B, 3, 81) - 40)[:, None, None]  # in degrees
+    outlines, outline_sides = zip(*OUTLINES.values(), strict=True)
+    # an outline is drawn in a unit of its own, in which the square of equal area has `outline_side`
+    outline_side = np.array(outline_sides, np.float32)[label_B, None, None]
+    return _cover(outlines, label_B, Frame(x, y, tilt, side / outline_side), size)
 
 
 def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
     """Return how much of each pixel has the texture's second colour, float32 (B, H, W) from 0 to 1.
 
-    A texture has cells of a width in CELLS, and is turned by a multiple of 45 degrees. The origin
-    is a multiple of 1/16, so that patches with a side of 1/8 cut a texture in few different ways,
-    which makes the texture learnable.
+    A texture repeats a cell, such as a square of a chessboard, and is turned by a multiple of 45
+    degrees. Its origin is at multiples of 1/16 of the image's side. A network that cuts the image
+    into patches of 1/8 therefore meets few different pieces of a texture, and can learn them.
 
     Args:
-        key_B: Keys of the textures.
+        key_B: For each image, the int64 key of its texture's random numbers.
         size: The side of the images in pixels.
     """
     kind_B = rng.integers(key_B, 0, len(TEXTURES))
     eighths = rng.integers(key_B, 1, 8)[:, None, None]  # of a full turn
-    x, y = (_uniform(key_B, slot, 0, 16) // 1 / 16 for slot in (2, 3))
-    is_diagonal = eighths % 2
-    unit = CELLS[is_diagonal, rng.integers(key_B, 4, 3)[:, None, None]]
-    return _cover(TEXTURES, kind_B, Frame(x, y, 45 * eighths, unit), size)
+    x, y = (np.floor(_uniform(key_B, slot, 0, 16)) / 16 for slot in (2, 3))
+    is_diagonal = eighths % 2  # turned by 45, 135, 225 or 315 degrees
+    width_index = rng.integers(key_B, 4, 3)[:, None, None]
+    return _cover(
+        TEXTURES, kind_B, Frame(x, y, 45 * eighths, CELLS[is_diagonal, width_index]), size
+    )
 
 
 def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: int) -> np.ndarray:
     """Return how much of each pixel lies inside a pattern, float32 (B, H, W) from 0 to 1.
 
-    Edges are one pixel wide.
+    At the edge of the pattern, the covered share falls from 1 to 0 over a width of one pixel.
 
     Args:
-        patterns: Functions that return the signed distance to the edge.
-        kind_B: The position of each image's pattern in `patterns`.
-        frame: The origin, turn and unit of each image's pattern.
+        patterns: Functions that return the signed distance of points to the edge of a pattern,
+            negative inside.
+        kind_B: The index of each image's pattern in `patterns`.
+        frame: For each image, the origin x and y, the turn in degrees, and the length of the
+            pattern's unit. Lengths are shares of the image's side.
         size: The side of the images in pixels.
     """
     x, y = _axes(size)
@@ -307,50 +322,56 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
 def _light(key_B: np.ndarray, size: int) -> np.ndarray:
     """Return the brightness of each pixel, a linear slope across the image within 6% of 1.
 
-    The slope is too small to move a palette colour out of its 3-bit bin.
+    A colour channel has 8 levels (bins of 32 values), and palette colours are in the middle of a
+    bin. The slope is too small to move a colour into the next bin.
 
     Args:
-        key_B: Keys of the slopes.
+        key_B: For each image, the int64 key of its slope's random numbers.
         size: The side of the images in pixels.
 
     Returns:
         Factors of the colours, float32 (B, H, W).
     """
     x, y = _axes(size)
-    return (
-        1
-        + (x - 0.5) * _uniform(key_B, 0, -0.06, 0.06)
-        + (y - 0.5) * _uniform(key_B, 1, -0.06, 0.06)
-    )
+    slope_x = _uniform(key_B, 0, -0.06, 0.06)
+    slope_y = _uniform(key_B, 1, -0.06, 0.06)
+    return 1 + (x - 0.5) * slope_x + (y - 0.5) * slope_y
 
 
 def _colors(key_B: np.ndarray) -> np.ndarray:
     """Return two colours of the ground and two of the figure, 0 to 255, float32 (B, 4, 3).
 
-    Each colour is in the middle of its 3-bit bin.
+    If the ground is deep (dark), the figure is bright, or the other way round. A channel has 8
+    levels. PALETTE holds the levels of red, green and blue as a number of three octal digits, and a
+    level stands for the middle of its 32 values.
 
     Args:
-        key_B: Keys of the colours.
+        key_B: For each image, the int64 key of its colours' random numbers.
     """
     tone_B = rng.integers(key_B, 0, 2)
-    ground_B2 = _pair(rng.bits(key_B, 1), tone_B)
-    figure_B2 = _pair(rng.bits(key_B, 2), 1 - tone_B)  # the opposite tone
+    ground_B2 = _draw_two_colors(rng.bits(key_B, 1), tone_B)
+    figure_B2 = _draw_two_colors(rng.bits(key_B, 2), 1 - tone_B)  # the opposite tone
     octal_BK = np.concatenate([ground_B2, figure_B2], 1)
-    bin_BKC = octal_BK[..., None] >> np.array([6, 3, 0]) & 7  # the three octal digits
-    return ((bin_BKC + 0.5) * (255 / 8)).astype(np.float32)
+    level_BKC = (octal_BK[..., None] >> np.array([6, 3, 0])) & 7  # the three octal digits
+    return ((level_BKC + 0.5) * (255 / 8)).astype(np.float32)
 
 
-def _pair(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
-    """Draw two colours of the same tone, as octal RGB (B, 2), with hues that are no neighbours.
+def _draw_two_colors(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
+    """Draw two colours of the same tone from PALETTE for each image, integers (B, 2).
+
+    PALETTE has a row for each of 8 hues in the order of the colour circle. Its columns are two deep
+    shades (tone 0) and two bright shades (tone 1). An entry is the colour as three octal digits for
+    red, green and blue, such as 0o501. The two hues are not neighbours on the circle.
 
     Args:
-        key_B: Keys of the colours.
+        key_B: For each image, the int64 key of these random numbers.
         tone_B: 0 for deep colours, 1 for bright colours.
     """
-    first_B = rng.integers(key_B, 0, 8)
-    second_B = (first_B + 2 + rng.integers(key_B, 1, 5)) % 8  # 2 to 6 hues further on the circle
-    shade_B2 = 2 * tone_B[:, None] + rng.integers(key_B[:, None], np.array([2, 3]), 2)
-    return PALETTE[np.stack([first_B, second_B], 1), shade_B2]
+    hue1_B = rng.integers(key_B, 0, 8)
+    hue2_B = (hue1_B + 2 + rng.integers(key_B, 1, 5)) % 8  # 2 to 6 hues further on the circle
+    # the random numbers 2 and 3 of each key choose one of two shades for the two colours
+    shade_B2 = rng.integers(key_B[:, None], np.array([2, 3]), 2)
+    return PALETTE[np.stack([hue1_B, hue2_B], 1), 2 * tone_B[:, None] + shade_B2]
 
 
 def _axes(size: int) -> tuple[np.ndarray, np.ndarray]:

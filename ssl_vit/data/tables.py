@@ -88,13 +88,15 @@ class TableStore(Store):
         return raw_images
 
     def check_files(self, where: str) -> None:
-        """Check that the files that the first rows name can be read.
+        """Check that files can be read if the table stores names of files instead of images.
+
+        Only the first 100 rows are checked. A table whose first rows name no files passes.
 
         Args:
             where: The beginning of the error message, such as "data.path=photos".
 
         Raises:
-            UserError: None of the first rows has an image.
+            UserError: The first rows name files, and the image of every first row is missing.
         """
         first_rows = np.arange(min(len(self), FIRST_ROWS))
         if not any(map(self._path_of, first_rows.tolist())):
@@ -188,7 +190,7 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
 
     Args:
         cell: The part of the column with this row only.
-        shape: The shape of the arrays. The first side is None if arrays differ in it.
+        shape: The lengths of the three axes. The first length is None if arrays differ in it.
 
     Returns:
         The array with three axes, or Missing if the row has no array of this shape.
@@ -198,10 +200,11 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
         stored = stored.storage
     if stored.null_count:
         return Missing("this row has no image")
+    # an array is stored as three levels of lists, and each `flatten` removes one level
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
-    values_per_row = math.prod(side or 0 for side in shape[1:])
-    fits = values_per_row > 0 and len(flat) % values_per_row == 0
-    if not fits or shape[0] not in (None, len(flat) // values_per_row):
+    values_per_row = math.prod(length or 0 for length in shape[1:])
+    is_divisible = values_per_row > 0 and len(flat) % values_per_row == 0
+    if not is_divisible or shape[0] not in (None, len(flat) // values_per_row):
         return Missing(f"an array of {len(flat)} values does not have the shape {shape}")
     return np.array(flat.reshape(-1, *shape[1:]))
 
@@ -289,6 +292,9 @@ def split_files(
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
     """Load the rows of a split's parquet files with `datasets`.
 
+    `datasets` copies the images of a table to its cache, which later runs use again. A stream only
+    caches the names of a few files, so its cache is a temporary folder.
+
     Args:
         files: The parquet files.
         data: The recipe's options, for errors.
@@ -300,21 +306,20 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
     datasets.disable_progress_bars()
     patterns = {"train": [glob.escape(str(file)) for file in files]}
     try:
-        with tempfile.TemporaryDirectory() as place:
-            # the cache of a stream is thrown away: it holds a few names, but a table's all images
-            cache = place if stream else None
+        with tempfile.TemporaryDirectory() as temporary_cache:
+            cache = temporary_cache if stream else None  # None: the usual cache
             return datasets.load_dataset(
                 "parquet", data_files=patterns, split="train", streaming=stream, cache_dir=cache
             )
     except Exception as error:  # a file written by others may cause any error
         for file in files:
-            _check_whole(file)
+            _check_whole(file)  # raises an error that names the file, if it is damaged
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
             raise UserError(
                 f"{data.location}: cannot write to {datasets.config.HF_DATASETS_CACHE}"
                 f" ({error.strerror}). Set HF_HOME to another folder."
             ) from None
-        raise _describe_refusal(error, data) from None
+        raise _user_error(error, data) from None
 
 
 def _check_whole(file: Path) -> None:
@@ -354,18 +359,20 @@ def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
 
     Args:
         data: The options of the images, with data.hub.
-        stream: Whether to return each table as an `IterableDataset`, without a download before.
+        stream: Whether to return each table as an `IterableDataset`, without downloading it first.
 
     Raises:
         UserError: The data set cannot be read.
     """
-    return _opened(lambda: dict(datasets.load_dataset(data.hub, streaming=stream)), data)
+    return _call_datasets(lambda: dict(datasets.load_dataset(data.hub, streaming=stream)), data)
 
 
 def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
     """Load the splits of a `save_to_disk` folder, {name: table}.
 
-    A folder of a single split has the split's name in its metadata.
+    If the folder holds a single table, its metadata name the split. A part of a split, such as
+    "train[:10%]", gets the name of the split, train. Several splits together, such as "train+test",
+    are used as train, with a warning.
 
     Args:
         data: The options of the images, with data.path.
@@ -374,37 +381,43 @@ def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
     Raises:
         UserError: The splits cannot be read.
     """
-    saved = _opened(lambda: datasets.load_from_disk(data.path), data)
+    saved = _call_datasets(lambda: datasets.load_from_disk(data.path), data)
     if isinstance(saved, datasets.DatasetDict):
         return dict(saved)
-    saved_split = str(saved.split or "train")  # such as "train[:10%]" or "train+test"
-    name = re.match(r"[\w.]+", saved_split)
+    saved_split = str(saved.split or "train")
+    name = re.match(r"[\w.]+", saved_split)  # the beginning, up to "[" or "+"
     if name is None or "+" in saved_split:
         guesses.append(f"the rows of {saved_split} are used as train")
         return {"train": saved}
     return {name[0]: saved}
 
 
-def _opened(load: Callable[[], Any], data: Data) -> Any:
-    """Return the result of `load`, without progress bars.
+def _call_datasets(load: Callable[[], Any], data: Data) -> Any:
+    """Return the result of `load`, and turn any error into a UserError that names the data.
 
     Args:
-        load: A function that calls `datasets`.
+        load: A function that loads data with the library `datasets`, whose progress bars are
+            switched off.
         data: The recipe's options, for the error.
 
     Raises:
-        UserError: `load` failed.
+        UserError: `load` raised an error.
     """
     datasets.disable_progress_bars()
     try:
         return load()
     except Exception as error:  # a file written by others may cause any error
-        raise _describe_refusal(error, data) from None
+        raise _user_error(error, data) from None
 
 
-def _describe_refusal(error: Exception, data: Data) -> UserError:
-    """Turn an error of `datasets` into a UserError, with a remedy if the cause is known."""
-    # "An error occurred while generating the dataset" alone says nothing
+def _user_error(error: Exception, data: Data) -> UserError:
+    """Return the UserError for an error of the library `datasets`.
+
+    The message says what to do if the data set was not downloaded before and the machine is
+    offline, or if a split has no images. Other messages are those of `datasets`.
+    """
+    # the message may only be "An error occurred while generating the dataset". The error's cause
+    # then tells what went wrong
     message = reason(error.__cause__ or error)
     if "OfflineModeIsEnabled" in message:
         return UserError(f"{data.location}: {hub_files.NOT_CACHED}")
@@ -441,10 +454,14 @@ def find_columns(features: Features, data: Data, parquet: Parquet | None) -> Col
     Args:
         features: {column: type}.
         data: The options that name columns.
-        parquet: The classes of the split's parquet files, None for other tables.
+        parquet: For a split of parquet files, what their footers say about classes; else None.
+
+    Returns:
+        The columns, and a hint: sentences on the columns for the later error that an objective
+        needs labels and there are none.
 
     Raises:
-        UserError: As `columns.find_columns`.
+        UserError: A column that an option names does not exist, or holds something else.
     """
     image, label = columns.find_columns(features, data)
     masks = columns.find_masks(features, image, data)
@@ -453,8 +470,8 @@ def find_columns(features: Features, data: Data, parquet: Parquet | None) -> Col
         return Columns(image, label, columns.class_names(features, label), hint, masks)
     if parquet.has_usable_labels:
         return Columns(image, label, parquet.classes, hint, masks)
-    hint = " Labels are not used, because the files of the split name different classes."
-    return Columns(image, None, [], hint, masks)
+    why_unused = " Labels are not used, because the files of the split name different classes."
+    return Columns(image, None, [], why_unused, masks)
 
 
 def open_tables(
@@ -495,8 +512,8 @@ def open_tables(
     }
     column = next((split.label for split in columns_by_split.values() if split.label), "label")
     asked = data.label_column is not None
-    reading = LabelRules(column, data.location, f"column {column}", asked, typed=True)
-    labels_by_split = labels.read(stored, reading, guesses, data.labels)
+    rules = LabelRules(column, data.location, f"column {column}", asked, typed=True)
+    labels_by_split = labels.read(stored, rules, guesses, data.labels)
     folders = file_roots(data)
     splits = {}
     for name, rows in opened.items():

@@ -59,17 +59,17 @@ class Members:
 
     def label(self, key: str) -> Any:
         """Return the label of an image, or None. A .cls file has precedence over a .json file."""
-        label_of = self.labels.get(key) or self.labels.get(_sample(key)) or {}
+        label_of = self.labels.get(key) or self.labels.get(_sample_key(key)) or {}
         return next((label_of[ending] for ending in LABEL_ENDINGS if ending in label_of), None)
 
 
-def _sample(key: str) -> str:
+def _sample_key(path: str) -> str:
     """Return the key that WebDataset gives to a file: the path up to the first dot of the name.
 
-    >>> _sample("train.a/0001.seg")
+    >>> _sample_key("train.a/0001.seg")
     'train.a/0001'
     """
-    folder, slash, name = key.rpartition("/")
+    folder, slash, name = path.rpartition("/")
     return folder + slash + name.partition(".")[0]
 
 
@@ -163,7 +163,7 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
                 f"data.path={file}: this tar has no images such as 0001.jpg or 0001.png. Remove the"
                 " tar."
             )
-    _count_skipped(members_of.values(), kinds, contents, guesses)
+    _report_skipped(members_of.values(), kinds, contents, guesses)
     kind = kinds[0]
     stored = {}
     for split, split_files in contents.files.items():
@@ -175,12 +175,13 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
         value is None for split_values in stored.values() for value in split_values.values
     ):
         raise UserError(
-            f"data.label_column={column}: no image in {data.location} has this label. Use cls for"
-            " the .cls files, or a key of the .json files."
+            f"data.label_column={column}: no image in {data.location} has this label."
+            " data.label_column=cls reads .cls files, and any other name reads a key of .json"
+            " files. Use a name that the tars contain."
         )
     source = f"{data.label_column or '.cls and .json'} of the tars"
-    reading = LabelRules(column, data.location, source, asked=data.label_column is not None)
-    labels_of = labels.read(stored, reading, guesses, data.labels)
+    rules = LabelRules(column, data.location, source, asked=data.label_column is not None)
+    labels_of = labels.read(stored, rules, guesses, data.labels)
     splits = {}
     for split, split_files in contents.files.items():
         images = [members_of[file].images[kind].values() for file in split_files]
@@ -188,26 +189,29 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     return splits
 
 
-def _count_skipped(
-    read: Iterable[Members], kinds: Sequence[str], contents: Contents, guesses: list[str]
+def _report_skipped(
+    tars: Iterable[Members], kinds: Sequence[str], contents: Contents, guesses: list[str]
 ) -> None:
-    """Add a description of unused files to `contents.skipped`, and of unused images to `guesses`.
+    """Add descriptions of unused files to `contents.skipped`, such as "3 .txt files of the tars".
+
+    Images that are left out because another image has the same key are described in `guesses`.
 
     Args:
-        read: The members of each tar.
-        kinds: The kinds of images in the tars, the kind that is used first.
+        tars: The members of each tar.
+        kinds: The kinds of images in the tars. Files of the first kind are used, and files of the
+            other kinds are skipped.
         contents: The tars of each split.
-        guesses: A list of warnings.
+        guesses: A list to which a warning is added.
     """
     skipped: Counter[str] = Counter()
     duplicates: list[str] = []
-    for members in read:
+    for members in tars:
         skipped += members.skipped
         duplicates += members.duplicates
         for kind in kinds[1:]:
             skipped[CONTAINERS[kind].plural] += len(members.images.get(kind, ()))
     contents.skipped.extend(
-        f"{format_count(count, what)} of the tars" for what, count in sorted(skipped.items())
+        f"{format_count(count, plural)} of the tars" for plural, count in sorted(skipped.items())
     )
     if duplicates:
         guesses.append(
@@ -232,7 +236,7 @@ def _members(file: Path, column: str | None) -> Members:
     num_images = 0
     try:
         with tarfile.open(file, "r:") as tar, file.open("rb") as raw:
-            for member in _forward(tar, file.stat().st_size):
+            for member in _read_headers(tar, file.stat().st_size):
                 if not member.isdir():
                     num_images += _add_member(member, raw.fileno(), column, members)
             # a complete tar ends with a block of zeros
@@ -245,24 +249,27 @@ def _members(file: Path, column: str | None) -> Members:
         ) from None
     except ValueError as error:
         raise UserError(
-            f"data.path={file}: {reason(error)}, after {format_image_count(num_images)}. Copy the"
-            " tar again, or remove the tar."
+            f"data.path={file}: reading failed after {format_image_count(num_images)} with the"
+            f" error: {reason(error)}. Copy the tar again, or remove the tar."
         ) from None
     except (OSError, OverflowError, tarfile.TarError) as error:
         raise UserError(f"data.path={file}: {reason(error)}") from None
     for images in members.images.values():
         # such as 0001.seg.png next to 0001.png
-        additional = [key for key in images if _sample(key) != key and _sample(key) in images]
+        additional = [
+            key for key in images if _sample_key(key) != key and _sample_key(key) in images
+        ]
         for key in additional:
             del images[key]
             members.duplicates.append(key)
     return members
 
 
-def _forward(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
+def _read_headers(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
     """Yield the headers of a tar's members in the order of the file, each once.
 
-    From a damaged size, tarfile could go back and read the same member again and again.
+    A damaged header may state a negative size. tarfile would then jump back and read the same
+    members again and again, so this is an error.
 
     Args:
         tar: The opened tar.
@@ -287,11 +294,15 @@ def _add_member(
 ) -> bool:
     """Add a file of a tar to `members`, and return whether the file is a used image.
 
+    The file is an image, has the label of an image, or is counted as skipped. A label is read from
+    the file at once, and of an image only the place in the tar is noted.
+
     Args:
         member: The header of the file.
         descriptor: The opened tar, to read labels.
-        column: Where labels are: "cls" for .cls files, another name for this key of .json files,
-            None for .cls files and the key `label` of .json files.
+        column: The value of data.label_column. None: read labels from .cls files and from the key
+            `label` of .json files. "cls": read .cls files only. Any other name: read this key of
+            .json files only.
         members: The images and labels that were read from this tar before.
     """
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
@@ -307,8 +318,9 @@ def _add_member(
         wanted_ending = "cls" if column == "cls" else "json"
         if column is None or ending == wanted_ending:
             content = os.pread(descriptor, member.size, member.offset_data)
+            label = _parse_label(ending, content, column or "label")
             label_of = members.labels.setdefault(key, {})
-            label_of.setdefault(ending, _label(ending, content, column or "label"))
+            label_of.setdefault(ending, label)  # of several files with this name, the first counts
     elif kind not in IMAGE_KINDS:
         members.skipped[layout.other_kind(file)] += 1
     elif key in members.images.setdefault(kind, {}):
@@ -319,12 +331,14 @@ def _add_member(
     return False
 
 
-def _label(kind: str, content: bytes, column: str) -> Any:
+def _parse_label(kind: str, content: bytes, column: str) -> Any:
     """Return the label in a .cls or .json file, or None for no label.
 
+    A .cls file holds the label as JSON, such as 3 or [1, 2], or else as plain text. A .json file
+    holds a JSON object with the label under the key `column`.
+
     Args:
-        kind: "cls" for a file that holds JSON or the text of a label, "json" for a file with a JSON
-            object.
+        kind: The ending of the file, "cls" or "json".
         content: The content of the file.
         column: The key of the label in a JSON object.
     """

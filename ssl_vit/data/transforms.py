@@ -17,7 +17,11 @@ from torchvision.transforms.v2 import functional as F
 from .. import rng
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
-TRIES = 10
+TRIES = 10  # random boxes of a crop, of which the first that fits is used
+BETA_TRIES = 4 * TRIES  # random pairs of `_draw_beta`
+# Slots (numbers of the random value) in the stream "mix". Slot 0 chooses mixup or CutMix
+FIRST_BETA_SLOT = 2  # two slots for each pair
+FIRST_BOX_SLOT = FIRST_BETA_SLOT + 2 * BETA_TRIES
 STRIP = 32  # an evaluated image's longer side is cut to this many times the shorter side
 # How pixels, and classes of pixels, are resized; both count from the centres of pixels
 ANTIALIAS: dict[str, Any] = {"antialias": True}
@@ -25,7 +29,11 @@ NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}
 
 
 def crop_boxes(
-    key_B: np.ndarray, height_B: np.ndarray, width_B: np.ndarray, area: float, most: float = 1.0
+    key_B: np.ndarray,
+    height_B: np.ndarray,
+    width_B: np.ndarray,
+    smallest_area: float,
+    largest_area: float = 1.0,
 ) -> np.ndarray:
     """Draw a random crop of each image, as in Inception (Szegedy et al., 2015).
 
@@ -37,8 +45,8 @@ def crop_boxes(
         key_B: Keys of the samples.
         height_B: Heights of the images in pixels.
         width_B: Widths of the images in pixels.
-        area: The smallest share of the area, between 0 and 1.
-        most: The largest share of the area.
+        smallest_area: The smallest share of the area, between 0 and 1.
+        largest_area: The largest share of the area.
 
     Returns:
         Top, left, height and width of each crop in pixels, int64 (B, 4).
@@ -46,7 +54,8 @@ def crop_boxes(
     key_B = rng.stream(key_B, "crop")
     # areas and aspect ratios of TRIES boxes
     slot_T = 2 * np.arange(TRIES)
-    share_BT = area + (most - area) * rng.uniform(key_B[:, None], slot_T)
+    uniform_BT = rng.uniform(key_B[:, None], slot_T)
+    share_BT = smallest_area + (largest_area - smallest_area) * uniform_BT
     pixels_BT = (height_B * width_B)[:, None] * share_BT
     low, high = map(math.log, RATIO)
     ratio_BT = np.exp(low + (high - low) * rng.uniform(key_B[:, None], slot_T + 1))
@@ -82,9 +91,9 @@ def train_transform(
     images: list[Tensor],
     key_B: np.ndarray,
     size: int,
-    area: float,
+    smallest_area: float,
     flip: bool,
-    most: float = 1.0,
+    largest_area: float = 1.0,
 ) -> Tensor:
     """Crop images at random, resize the crops, and flip half of the crops (paper.md, B.1.2).
 
@@ -92,16 +101,16 @@ def train_transform(
         images: Tensors of integers (C, H, W), which may differ in size.
         key_B: Keys of the samples.
         size: The side S of the result in pixels.
-        area: The smallest share of an image's area that a crop has.
-        flip: Whether to flip.
-        most: The largest share of an image's area that a crop has.
+        smallest_area: The smallest share of an image's area that a crop has, between 0 and 1.
+        flip: Whether to flip half of the crops.
+        largest_area: The largest share of an image's area that a crop has.
 
     Returns:
         The crops, (B, C, S, S), of the type of `images`.
     """
     height_B = np.array([image.shape[1] for image in images])
     width_B = np.array([image.shape[2] for image in images])
-    boxes = crop_boxes(key_B, height_B, width_B, area, most).tolist()
+    boxes = crop_boxes(key_B, height_B, width_B, smallest_area, largest_area).tolist()
     is_flipped_B = random_flips(key_B, flip)
     crop_BCSS = torch.empty(len(images), len(images[0]), size, size, dtype=images[0].dtype)
     for i, (image, box) in enumerate(zip(images, boxes, strict=True)):
@@ -114,7 +123,7 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     """Crop and resize like torchvision's `resized_crop`, with the same pixels in less time.
 
     On small images, torchvision's dispatch and its changes of the memory format take longer than
-    the pixels. 16 bits are resized in float32 and rounded.
+    the resizing itself. 16 bits are resized in float32 and rounded.
 
     Args:
         image: Integers (C, H, W).
@@ -123,7 +132,9 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     """
     top, left, height, width = box
     channel_stride, row_stride, column_stride = image.stride()
-    # a batch of one whose first stride shows ATen that the channels are last
+    # The crop as a batch of one image, without a copy. The stride of the first axis is that of a
+    # batch of such images: ATen recognises by it that the channels are last in memory, and resizes
+    # the crop without changing the memory format
     cut_1CHW = image.as_strided(
         (1, len(image), height, width),
         (image.numel(), channel_stride, row_stride, column_stride),
@@ -138,7 +149,7 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
 
 
 def mix_pairs(
-    image_B3HW: Tensor, other_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
+    image_B3HW: Tensor, partner_B3HW: Tensor, key_B: np.ndarray, mixup: float, cutmix: float
 ) -> tuple[Tensor, Tensor]:
     """Mix each image with its partner by mixup or CutMix.
 
@@ -148,42 +159,47 @@ def mix_pairs(
 
     Args:
         image_B3HW: The images, integers.
-        other_B3HW: The partners, integers.
-        key_B: Keys of the samples.
+        partner_B3HW: The partners, integers.
+        key_B: Keys of the samples, int64, from which random numbers are derived.
         mixup: The parameter of mixup, 0 for no mixup.
         cutmix: The parameter of CutMix, 0 for no CutMix. With both, half of the images are mixed by
             CutMix.
 
     Returns:
-        The mixed images as integers, and the share of each image in its mix, float32 (B,).
+        The mixed images as integers, and the weight of each image in its mix, float32 (B,) from 0
+        to 1. The weight of its partner is 1 minus this weight.
     """
     key_B = rng.stream(key_B, "mix")
     cutmix_chance = 0.5 if mixup and cutmix else float(cutmix > 0)
     is_cutmix_B = rng.uniform(key_B, 0) < cutmix_chance
     # `or 1.0`: any parameter will do for a method that is not used
-    drawn_B = np.where(is_cutmix_B, _beta(key_B, cutmix or 1.0), _beta(key_B, mixup or 1.0))
-    inside_BHW = _boxes(key_B, 1 - drawn_B, *image_B3HW.shape[2:])
-    share_B = np.where(is_cutmix_B, 1 - inside_BHW.mean((1, 2)), drawn_B)
-    share_B111 = rearrange(torch.from_numpy(share_B).float(), "b -> b 1 1 1")
-    blended = (share_B111 * image_B3HW + (1 - share_B111) * other_B3HW).round()
+    beta_B = np.where(
+        is_cutmix_B, _draw_beta(key_B, cutmix or 1.0), _draw_beta(key_B, mixup or 1.0)
+    )
+    inside_BHW = _draw_boxes(key_B, 1 - beta_B, *image_B3HW.shape[2:])
+    # the weight of the image in its mix; a box that the border cuts takes less from the image
+    weight_B = np.where(is_cutmix_B, 1 - inside_BHW.mean((1, 2)), beta_B)
+    weight_B111 = rearrange(torch.from_numpy(weight_B).float(), "b -> b 1 1 1")
+    blended = (weight_B111 * image_B3HW + (1 - weight_B111) * partner_B3HW).round()
     inside_B1HW = rearrange(torch.from_numpy(inside_BHW), "b h w -> b 1 h w")
-    pasted = torch.where(inside_B1HW, other_B3HW, image_B3HW)
+    pasted = torch.where(inside_B1HW, partner_B3HW, image_B3HW)
     is_cutmix_B111 = rearrange(torch.from_numpy(is_cutmix_B), "b -> b 1 1 1")
     mixed = torch.where(is_cutmix_B111, pasted, blended.to(image_B3HW.dtype))
-    return mixed, share_B111.flatten()
+    return mixed, weight_B111.flatten()
 
 
-def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
+def _draw_beta(key_B: np.ndarray, a: float) -> np.ndarray:
     """Draw from the distribution Beta(a, a), float64 (B,), for 0 < a <= 1 (Joehnk, 1964).
 
-    If x^(1/a) + y^(1/a) <= 1 for uniform x and y, the share of the first term is the result. This
-    holds with a probability of at least 1/2, so one of 4 * TRIES pairs nearly always fits.
+    For uniform random x and y, let x' = x^(1/a) and y' = y^(1/a). Pairs are drawn until x' + y' is
+    at most 1. The result is x' / (x' + y'). A pair fits with a probability of at least 1/2. If none
+    of 40 pairs fits, which practically does not happen, the result is 0.5.
 
     Args:
-        key_B: Keys of the samples.
+        key_B: Keys of the samples, int64, from which random numbers are derived.
         a: Both parameters of the distribution.
     """
-    slot_T = 2 + 2 * np.arange(4 * TRIES)
+    slot_T = FIRST_BETA_SLOT + 2 * np.arange(BETA_TRIES)  # of x; y has the next slot
     x_BT = rng.uniform(key_B[:, None], slot_T) ** (1 / a)
     y_BT = rng.uniform(key_B[:, None], slot_T + 1) ** (1 / a)
     fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
@@ -194,22 +210,24 @@ def _beta(key_B: np.ndarray, a: float) -> np.ndarray:
     return np.where(fits_BT.any(1), x_B / np.maximum(x_B + y_B, 1e-300), 0.5)
 
 
-def _boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
+def _draw_boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
     """Draw boxes with a uniform centre, and return which pixels are inside, bool (B, H, W).
 
+    A box has the aspect ratio of the image. Its sides are therefore those of the image times the
+    square root of the box's share of the area. The border of the image may cut the box.
+
     Args:
-        key_B: Keys of the samples.
-        area_B: The share of the image's area that each box has, at the image's aspect ratio.
+        key_B: Keys of the samples, int64, from which random numbers are derived.
+        area_B: The share of the image's area that each box has, between 0 and 1.
         height: Height of the images in pixels.
         width: Width of the images in pixels.
     """
-    slot = 2 + 8 * TRIES  # the first slot that `_beta` does not use
     inside = []
     for axis, side in enumerate((height, width)):
-        centre_B = rng.integers(key_B, slot + axis, side)[:, None]
+        centre_B = rng.integers(key_B, FIRST_BOX_SLOT + axis, side)[:, None]
         half_B = np.rint(side * np.sqrt(area_B)).astype(np.int64)[:, None] // 2
-        place_S = np.arange(side)
-        inside.append((place_S >= centre_B - half_B) & (place_S < centre_B + half_B))
+        pixel_S = np.arange(side)
+        inside.append((pixel_S >= centre_B - half_B) & (pixel_S < centre_B + half_B))
     return inside[0][:, :, None] & inside[1][:, None, :]
 
 
@@ -226,14 +244,14 @@ def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> T
     Returns:
         The images, (B, C, S, S), of the type of `images`.
     """
-    return torch.stack([_fitted_image(image, size, mode, crop) for image in images])
+    return torch.stack([_fit_image(image, size, mode, crop) for image in images])
 
 
-def _fitted_image(image: Tensor, size: int, mode: str, crop: float) -> Tensor:
+def _fit_image(image: Tensor, size: int, mode: str, crop: float) -> Tensor:
     if image.dtype == torch.uint8:
-        return _fitted(image, size, mode, crop, ANTIALIAS)
+        return _resize_and_crop(image, size, mode, crop, ANTIALIAS)
     # 16 bits, which torchvision would cut off where it rounds bytes
-    return _fitted(image.float(), size, mode, crop, ANTIALIAS).round().to(image.dtype)
+    return _resize_and_crop(image.float(), size, mode, crop, ANTIALIAS).round().to(image.dtype)
 
 
 def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
@@ -241,24 +259,29 @@ def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor
 
     Each pixel takes the class of the nearest pixel.
     """
-    return torch.stack([_fitted(mask[None], size, mode, crop, NEAREST)[0] for mask in masks])
+    return torch.stack(
+        [_resize_and_crop(mask[None], size, mode, crop, NEAREST)[0] for mask in masks]
+    )
 
 
-def _fitted(image: Tensor, size: int, mode: str, crop: float, resizing: dict[str, Any]) -> Tensor:
-    """Return one image (C, H, W) as (C, S, S).
+def _resize_and_crop(
+    image: Tensor, size: int, mode: str, crop: float, resizing: dict[str, Any]
+) -> Tensor:
+    """Resize an image or mask (C, H, W) to (C, S, S) for evaluation.
 
     Args:
-        image: The image.
+        image: The image or mask.
         size: The side S of the result in pixels.
-        mode: "crop" or "squash", as in `eval_transform`.
-        crop: The share of the shorter side that is cropped.
+        mode: "crop" to resize the shorter side to floor(S / crop) and crop the centre, "squash" to
+            resize the complete image whatever its aspect ratio.
+        crop: The share of the shorter side that is cropped, such as 0.875.
         resizing: Options of torchvision's `resize`, ANTIALIAS or NEAREST.
     """
     resize: Any = F.resize
     if mode == "squash":
         return resize(image, [size, size], **resizing)
-    short = math.floor(size / crop)  # as timm: 438 of 384 / 0.875, where rounding gives 439
-    return F.center_crop(resize(_middle(image), [short], **resizing), [size, size])
+    short_side = math.floor(size / crop)  # rounded down as in timm: 384 / 0.875 = 438.86 gives 438
+    return F.center_crop(resize(_middle(image), [short_side], **resizing), [size, size])
 
 
 def _middle(image: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ PREFETCH = 4  # batches that each worker keeps ready
 POLL_SECONDS = 1.0  # between calls of should_stop while no batch comes
 END_SECONDS = 2.0  # seconds to wait for workers to end by themselves, and after they are killed
 # torch's message for any way in which a worker ends
-LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([0-9, ]+)\) (.*)")
+LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[0-9, ]+)\) (?P<reason>[^.\n]*)")
 
 
 def limit_workers(workers: int, batch_bytes: int) -> int:
@@ -55,9 +55,10 @@ def limit_workers(workers: int, batch_bytes: int) -> int:
 
 @contextmanager
 def report_lost_workers() -> Iterator[None]:
-    """Turn torch's error about a lost data worker into one line.
+    """Turn torch's error about a lost data worker into an error of one line.
 
-    A signal handler raises the error, wherever the main thread is.
+    A run is wrapped as a whole: torch raises the error in a signal handler, so it can come from any
+    line of the main thread.
 
     Raises:
         LostError: A worker was lost.
@@ -68,17 +69,19 @@ def report_lost_workers() -> Iterator[None]:
         match = LOST.search(str(error))
         if match is None:
             raise
-        raise _lost(match[1], match[2].split(".")[0].strip()) from None
+        raise _worker_error(match["pid"], match["reason"].strip()) from None
 
 
-def _lost(pid: object, reason: str) -> UserError:
+def _worker_error(pid: object, reason: str) -> UserError:
     """Return the error for a worker that ended.
 
     Args:
         pid: The worker's process id.
-        reason: How the worker ended, such as "ended with status 1".
+        reason: How the worker ended, such as "ended with status 1". Torch's messages end with the
+            exit status too. The status EMFILE, from `_exit_on_queue_error`, means that too many
+            files were open.
     """
-    if reason.endswith(f" {errno.EMFILE}"):  # the exit status of `_exit_on_queue_error`
+    if reason.endswith(f" {errno.EMFILE}"):
         return UserError(too_many_files())
     return LostError(
         f"data worker (process {pid}) {reason}. If the machine ran out of memory, use a smaller"
@@ -161,13 +164,14 @@ class InterruptibleLoader:
     def _check_workers(self) -> None:
         """Raise LostError if a worker has died.
 
-        A worker that is killed while it hands over a batch resets the connection, before torch's
-        signal handler knows of the death.
+        If a worker is killed while it hands over a batch, the caller's first sign is a reset
+        connection. Torch's signal handler reports the death only later.
         """
         for worker in self.iterator._workers:
-            worker.join(0.5)
+            worker.join(0.5)  # the worker may still be ending
             if not worker.is_alive():
-                raise _lost(worker.pid, f"ended with status {worker.exitcode}") from None
+                # `from None` hides the connection error, which the caller is handling
+                raise _worker_error(worker.pid, f"ended with status {worker.exitcode}") from None
 
 
 def _end_workers(iterator: Any) -> None:
@@ -181,7 +185,7 @@ def _end_workers(iterator: Any) -> None:
         iterator: The iterator of a DataLoader with workers.
     """
     if iterator._worker_pids_set:
-        # torch's signal handler would raise an error at the end of a worker, while others remain
+        # otherwise torch's signal handler raises an error when the first of the workers has ended
         signal_handling._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False
     ending = threading.Thread(target=iterator._shutdown_workers, daemon=True)
@@ -192,25 +196,30 @@ def _end_workers(iterator: Any) -> None:
     deadline = time.monotonic() + END_SECONDS
     for worker in iterator._workers:
         worker.join(max(0.0, deadline - time.monotonic()))
-        if worker.is_alive():  # within a system call; the end of this process would wait for it
+        # a killed worker stays alive while it is in a system call. At its exit, this process would
+        # wait for all workers that multiprocessing has in `_children`
+        if worker.is_alive():
             process._children.discard(worker)  # type: ignore[attr-defined]
 
 
 def init_worker(number: int) -> None:
-    """Prepare a worker: block the signals that stop a run, and end with the training process.
+    """Prepare a worker process for errors and signals. A DataLoader calls this in each worker.
 
-    A terminal sends these signals to the whole process group, and the training process still needs
-    its workers then.
+    The worker ignores the signals that stop a run, such as Ctrl+C, because a terminal sends them to
+    all processes and the training process needs its workers to finish a step. The worker ends when
+    the training process tells it to.
     """
     Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
     sys.excepthook = _hide_too_many_files
-    signal.set_wakeup_fd(-1)  # inherited from the training process
+    # a signal in the worker would otherwise wake up the training process, whose setting is copied
+    signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    # A worker with too many open files could not remove multiprocessing's temporary folder, which
-    # has exit priority -100, and would print a traceback
+    # Before it ends, a worker closes all files but standard input, output and error. With too many
+    # open files, multiprocessing could not open its temporary folder to remove it (at priority
+    # -100, so after -99), and would print a traceback
     util.Finalize(None, os.closerange, (3, os.sysconf("SC_OPEN_MAX")), exitpriority=-99)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
-        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_exit_when_told, args=(os.getppid(),), daemon=True).start()
 
 
 def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
@@ -229,17 +238,22 @@ def _exit_on_queue_error(error: Exception, item: object) -> None:
         error: Why the batch could not be handed over.
         item: The batch, not used.
     """
-    is_shortage = has_too_many_files(error)
-    if not is_shortage:
+    too_many_open_files = has_too_many_files(error)
+    if not too_many_open_files:
         sys.stderr.write(f"a data worker could not hand over a batch: {one_line(error)}\n")
         sys.stderr.flush()
-    os._exit(errno.EMFILE if is_shortage else 1)
+    os._exit(errno.EMFILE if too_many_open_files else 1)
 
 
-def _end_with_parent(parent: int) -> None:
-    """Exit when the training process sends SIGTERM, and ignore SIGTERM of any further process.
+def _exit_when_told(parent: int) -> None:
+    """Wait until the training process sends SIGTERM to this worker, then exit.
 
-    The loader sends SIGTERM to a worker that does not end by itself.
+    The training process sends SIGTERM to a worker that does not end by itself. SIGTERM from other
+    processes is ignored: for example, a batch system sends it to all processes to stop a run, and
+    the training process then still needs its workers.
+
+    Args:
+        parent: The process id of the training process.
     """
     while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
         pass

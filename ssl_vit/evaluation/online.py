@@ -445,7 +445,7 @@ def prepare(
         return None, str(error)
 
     def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
-        return read_batches(source, recipe.data, batch_layout, accelerator, count, first=first)
+        return read_batches(source, recipe.data, batch_layout, accelerator, count, skip=first)
 
     train_batches = batches(labelled_images(splits.train), train)
     held_out_batches = batches(splits.validation, held_out, first)

@@ -7,7 +7,7 @@ import torch
 from .. import costs, formatting, metrics
 from ..data import loaders
 from ..data.files import DATES
-from ..data.streaming import window_text
+from ..data.streaming import describe_windows
 from ..data.workers import limit_workers
 from ..evaluation.online import why_folders_are_not_classes
 from ..evaluation.split_images import count_measured_images
@@ -101,7 +101,7 @@ def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
     yield "objective", _describe_objective(recipe)
     images = f"{formatting.format_image_count(len(splits.train))} at {data.size} px"
     if splits.stream:
-        window = window_text(splits.train)
+        window = describe_windows(splits.train)
         shards = splits.stream.shards
         images = f"a stream of {shards:,} shards at {data.size} px, shuffled in {window}"
     yield "data", f"{data.name}: {images}, {held_out:,} held out"

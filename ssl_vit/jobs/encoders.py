@@ -243,7 +243,7 @@ def find_images(encoder: NamedEncoder, given: Given, split: str | None = None) -
         if not data.labels:
             source = source.without_labels()
     # for a trained encoder, the third argument says why data.range= cannot be given
-    warnings = check_pixels.check({data.name: source}, data, check_pixels.OF_ENCODER)
+    warnings = check_pixels.check({data.name: source}, data, check_pixels.RANGE_OF_ENCODER)
     for text in (*guesses, *warnings):
         print(f"warning: {text_line(text)}", flush=True)
     source = without_lists(source, "the figures")

@@ -157,7 +157,7 @@ class FeatureFolder:
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
         if self.accelerator.is_main_process:
             # the third argument says why data.range= cannot be given for a frozen encoder
-            warnings = check_pixels.check(splits, self.data, check_pixels.OF_ENCODER)
+            warnings = check_pixels.check(splits, self.data, check_pixels.RANGE_OF_ENCODER)
             for warning in (*opened.guesses, *warnings):
                 print(f"warning: {text_line(warning)}", flush=True)
             first_split = next(iter(splits.values()))

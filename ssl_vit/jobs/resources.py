@@ -101,8 +101,8 @@ def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     # `fitting_images` takes half of the memory for activations
     if accelerator.device.type == "cuda":
         memory = torch.cuda.get_device_properties(accelerator.device).total_memory
-        return costs.fitting_images(recipe, memory, fused=True)
-    return costs.fitting_images(recipe, host_memory(), fused=False)
+        return costs.largest_device_batch(recipe, memory, fused=True)
+    return costs.largest_device_batch(recipe, host_memory(), fused=False)
 
 
 def device_batch(recipe: Recipe, accelerator: Accelerator) -> int:

@@ -72,7 +72,7 @@ class Session:
             if source is not None and source.store is not splits.train.store:
                 checked[name] = source
         # a frozen encoder decides the range of pixel values, so data.range= cannot be given
-        why_no_range = "" if recipe.trains else check_pixels.OF_ENCODER
+        why_no_range = "" if recipe.trains else check_pixels.RANGE_OF_ENCODER
         warnings = distributed.broadcast_from_main(
             self.accelerator, lambda: check_pixels.check(checked, recipe.data, why_no_range)
         )

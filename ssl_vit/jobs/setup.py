@@ -161,7 +161,7 @@ def set_up(
     distributed.check_same(accelerator, shared | image_hashes)
     group = min(COMPARED_IMAGES, recipe.optim.batch)
     read = partial(read_batches, splits.validation, recipe.data, batch_layout, accelerator)
-    batches = read(recipe.eval.images, views=compared_views(recipe), group=group)
+    batches = read(recipe.eval.images, views=compared_views(recipe), most_in_batch=group)
     held_out = HeldOutEvaluator(batches, accelerator)
     facts["measured_on"] = split_images.count_measured_images(recipe, splits, held_out.images)
     classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)

@@ -353,7 +353,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
         return None
     fitting_images = 1
     if device is not None:
-        fitting_images = costs.fitting_images(recipe, device.memory * GIB, fused=True)
+        fitting_images = costs.largest_device_batch(recipe, device.memory * GIB, fused=True)
     # also called without a device, because it checks that the processes divide the batch
     layout = BatchLayout.divide(
         recipe.optim.batch, recipe.compute.batch, fitting_images, rank=0, processes=processes

@@ -39,8 +39,8 @@ def test_a_deep_network_is_counted_from_two_that_are_not(
     recipe = ssl_vit.resolve([*words.split(), *small.split(), f"{key}=15"])
     direct = on_meta.count_operations(recipe), on_meta.activation_bytes(recipe, True)
     monkeypatch.setattr(costs, "DEEP", 14)
-    monkeypatch.setattr(costs, "_WORK", {})
-    monkeypatch.setattr(costs, "_BYTES", {})
+    monkeypatch.setattr(costs, "_COSTS", {})
+    monkeypatch.setattr(costs, "_ACTIVATION_BYTES", {})
     depths, build = [], on_meta._build
 
     def recorded(one: Recipe) -> Any:

@@ -13,7 +13,7 @@ from helpers.channel_images import CHANNELS, folder
 from helpers.images import encode, png_by_hand
 from helpers.sources import listed, load
 from ssl_vit.data import check_pixels
-from ssl_vit.data.check_pixels import LOOKED_AT
+from ssl_vit.data.check_pixels import CHECKED_IMAGES
 from ssl_vit.data.decoding import decode, decode_stored_values, stored_bits
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
@@ -24,9 +24,9 @@ def spread(values: list[int], kind: type = np.uint16) -> np.ndarray:
     return np.array(values * (100 // len(values)), kind).reshape(2, 50)
 
 
-def check(*images: bytes | np.ndarray, of_bytes: str = "", **words) -> list[str]:
+def check(*images: bytes | np.ndarray, why_no_range: str = "", **words) -> list[str]:
     splits = {"test": listed(images)}
-    return check_pixels.check(splits, Data(path="own", **words), of_bytes)
+    return check_pixels.check(splits, Data(path="own", **words), why_no_range)
 
 
 def complete(data: Data, *images: bytes | np.ndarray) -> None:
@@ -47,8 +47,11 @@ def test_above_a_hundredth_is_warned_of_and_above_nine_tenths_refused() -> None:
     assert not check(spread(FULL), **GREY) and not check(image, **GREY), "of 1% not"
     image[0, 1] = 0
     (warning,) = check(image, **GREY)
-    assert warning.startswith("data.range=[100,1100]: clips 2.0% of the values of 1 image of test")
-    assert "(1.0% below the range, 1.0% above). 99.8% of the values lie from 0 to 65535" in warning
+    assert warning.startswith(
+        "data.range=[100,1100]: this range clips 2.0% of the values of 1 image of test"
+    )
+    assert "(1.0% below the range, 1.0% above)" in warning
+    assert "99.8% of the values lie from 0 to 65535" in warning
     low, high = spread(FULL), spread(FULL)
     low[0, :1] = 99
     high[1, :2] = 1101
@@ -57,7 +60,9 @@ def test_above_a_hundredth_is_warned_of_and_above_nine_tenths_refused() -> None:
     most = spread([600, *[50_000] * 9])
     assert "clips 90.0%" in check(most, **GREY)[0]
     most[most == 600] = [40_000, *[600] * 9]
-    with pytest.raises(UserError, match=r"data\.range=\[100,1100\]: clips 91\.0% .* 91\.0% above"):
+    with pytest.raises(
+        UserError, match=r"data\.range=\[100,1100\]: this range clips 91\.0% .* 91\.0% above"
+    ):
         check(most, **GREY)
 
 
@@ -66,7 +71,7 @@ def test_bits_that_are_cut_off_on_the_way_to_rgb_are_said() -> None:
     (warning,) = check(of_12, of_12)
     assert "more than 8 bits in 2 of 2 " in warning and "(16 in " in warning
     assert "data.range=" in warning and "data.channels=1" in warning
-    (frozen,) = check(of_12, of_bytes=check_pixels.OF_ENCODER)
+    (frozen,) = check(of_12, why_no_range=check_pixels.RANGE_OF_ENCODER)
     assert "data.range" not in frozen and "0 to 255" in frozen
     (mixed,) = check(png(spread([0, 255], np.uint8)), of_12)
     assert "1 of 2" in mixed and "(16 in number 1)" in mixed
@@ -158,7 +163,7 @@ def test_pages_that_are_left_out_are_said_and_copies_of_the_first_are_not() -> N
         file.write(image[:6, :6], subfiletype=1, metadata=None)  # TIFF 6.0: of less resolution
         file.write(image > 0, subfiletype=4, metadata=None)  # a mask
     (warning,) = check(pages.getvalue(), reduced.getvalue())
-    assert "several pages in 1 of 2 " in warning and "(5 in " in warning
+    assert "1 of 2 " in warning and "with 5 pages" in warning
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -179,7 +184,7 @@ def test_as_many_images_are_looked_at_of_each_split() -> None:
     splits = {name: listed([spread(FULL)] * 200) for name in ("train", "test")}
     check_pixels.check(splits, Data(path="own", **GREY))  # type: ignore[arg-type]
     for source in splits.values():
-        assert len(set(source.store.read)) == len(source.store.read) == LOOKED_AT
+        assert len(set(source.store.read)) == len(source.store.read) == CHECKED_IMAGES
     assert splits["train"].store.read == splits["test"].store.read, "in a fixed order"
 
 
@@ -234,8 +239,8 @@ def test_images_of_16_bits_without_a_range_are_refused_with_one() -> None:
     words = {"channels": 1, "mean": [0.5], "std": [0.2]}  # which leave nothing to be measured
     with pytest.raises(UserError, match=r"null: .* 5 images of test .* data\.range=\[200,3962\]"):
         check(*images, **words)
-    with pytest.raises(UserError, match=r"range=\[0,255\]: clips 9"):  # to an encoder of 8 bits
-        check(*images, of_bytes=check_pixels.OF_ENCODER, **words)
+    with pytest.raises(UserError, match=r"range=\[0,255\]: this range clips 9"):  # to an encoder of 8 bits
+        check(*images, why_no_range=check_pixels.RANGE_OF_ENCODER, **words)
     with pytest.raises(UserError, match=r"range=\[65534,65535\].* clips 0 of 100 "):
         complete(Data(channels=1), spread([65535]))
 

@@ -174,7 +174,7 @@ def test_groups_of_held_out_views_are_the_same_on_any_number_of_processes(count,
     groups there were as many groups as processes, and so another loss."""
 
     def groups(processes: int) -> list[Batch]:
-        views = {"views": VIEWS, "group": group}
+        views = {"views": VIEWS, "most_in_batch": group}
         shares = [held_out(40, count, 4, rank, processes, **views) for rank in range(processes)]
         return list(itertools.chain(*shares))
 

@@ -67,7 +67,7 @@ def drawn(some: StreamReader, start: int, stop: int, seed: int = 0) -> list[tupl
     return [
         (i, c.shard, c.row)
         for p in passes
-        for i, c in zip(p.samples.index.tolist(), p.cells, strict=True)
+        for i, c in zip(p.samples.index.tolist(), p.images, strict=True)
     ]
 
 

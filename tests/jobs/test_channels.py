@@ -146,7 +146,7 @@ def test_another_range_is_refused(
     bright = folder(tmp_path / "bright")
     for file in bright.rglob("*.npy"):
         np.save(file, np.minimum(np.load(file), 4000) * 16)
-    says = rf"^data\.range=\[{LOW},{HIGH}\]: clips .* above"
+    says = rf"^data\.range=\[{LOW},{HIGH}\]: this range clips .* above"
     for tool, more in ((ssl_vit.evaluate, KNN), (ssl_vit.embed, LOADED[:1])):
         with pytest.raises(UserError, match=says):
             tool([*more, *own, f"data.path={bright}"])

@@ -143,7 +143,7 @@ def test_a_killed_data_worker_is_named_in_one_line(
     tiny: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """With the status on which a SLURM job goes back into the queue."""
-    taken = loaders._steps
+    taken = loaders._choose_samples
 
     def children() -> set[str]:
         return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
@@ -157,7 +157,7 @@ def test_a_killed_data_worker_is_named_in_one_line(
                     os.kill(int(child), signal.SIGKILL)
             yield samples
 
-    monkeypatch.setattr(loaders, "_steps", killing)
+    monkeypatch.setattr(loaders, "_choose_samples", killing)
     with pytest.raises(SystemExit) as left:
         cli.pretrain(altered(tiny, "compute.workers=1", "optim.steps=40", "name=run"))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
