@@ -74,7 +74,9 @@ def _write(run: Run, export: Path, step: int | None) -> str:
             measured_on, describe_held_out_choices(recipe), group=recipe.data.group
         ),
         seen=seen_text.cautions(seen),
-        image=figure_blocks.predictions(recipe.values()) if PREDICTIONS in figures.uploaded else "",
+        image=figure_blocks.describe_predictions(recipe.values())
+        if PREDICTIONS in figures.uploaded
+        else "",
         withheld=figures.withheld,
         values=_values(recipe, run_environment.free),
         formatting=formatting,

@@ -143,7 +143,7 @@ def _frozen_row(folder: Path, run: ListedRun, measure: str) -> list[str | Cell]:
         interval = f"{reading.interval.low:.2%} to {reading.interval.high:.2%}"
     for baseline in reading.comparisons:
         difference = baseline.difference
-        if baseline.place == FRESH and difference:
+        if baseline.substitute == FRESH and difference:
             difference_mean = f"{100 * difference.mean:+.2f} points"
             difference_interval = f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
             break

@@ -168,14 +168,18 @@ class ListedRun:
     def fresh_value(self, metric: str) -> float | None:
         """Return the value of untrained weights on the same images, or None."""
         baselines = self.measured[metric].comparisons if metric in self.measured else []
-        return next((baseline.value for baseline in baselines if baseline.place == FRESH), None)
+        return next(
+            (baseline.value for baseline in baselines if baseline.substitute == FRESH), None
+        )
 
     def best_baseline(self, metric: str) -> float | None:
         """Return the best baseline on the same images except untrained weights, or None."""
         reading = self.measured.get(metric)
         if reading is None:
             return None
-        values = [baseline.value for baseline in reading.comparisons if baseline.place != FRESH]
+        values = [
+            baseline.value for baseline in reading.comparisons if baseline.substitute != FRESH
+        ]
         best = max if reading.row.higher else min
         return best(values, default=None)
 
