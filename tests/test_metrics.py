@@ -233,7 +233,7 @@ def test_one_row_shows_a_metric_everywhere(
     assert "confused views, held-out (n\u00a0=\u00a090)" in index and "25.00%" in index
 
     # card
-    text = card.write(run, run.folder / "export")
+    text = card.render(run, run.folder / "export")
     assert shown in table(text, "90 held-out images")
     assert re.search(r"type: accuracy\n\s+value: 0.25\n\s+name: confusion", text)
 

@@ -40,12 +40,20 @@ class Upload(NamedTuple):
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """Yield the uploads of milestones, of the finished run, and of the newest training state."""
+    """Yield what can be uploaded of a run, one upload for each branch.
+
+    These are the milestones (exports during training) that are waiting in the folder hub/, each to
+    its own branch such as `step-000001000`; the finished run to `main`; and, with hub.state=true,
+    the newest training state to `state`. A milestone has no stamp, because an upload removes it
+    from the folder. The stamp of the finished run is the time of its end, and that of the training
+    state the name of its checkpoint.
+    """
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
         step = step_of(folder)
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
-        yield Upload(folder.name, "", message, partial(_export, run, folder, step))
+        files = partial(_export, run, folder, step)
+        yield Upload(folder.name, stamp="", message=message, files=files)
     result = run.result()
     if result:
         yield Upload("main", result.finished, f"{name}, finished", partial(_finished, run))
@@ -70,7 +78,7 @@ def _description(run: Run) -> Files:
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> Files:
-    """Return the files of an export and its model card.
+    """Return the files of an export, its model card, and the files that every branch has.
 
     Args:
         run: The run.
@@ -80,10 +88,11 @@ def _export(run: Run, folder: Path, step: int | None = None) -> Files:
     Raises:
         UserError: Weights were replaced or are not finite.
     """
-    for name in export_files.WRITTEN[1:]:
+    _, *weight_files = export_files.WRITTEN  # the first file is config.json
+    for name in weight_files:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
     files: Files = {path.name: path for path in folder.iterdir() if path.name in EXPORTED}
-    return files | {"README.md": card.write(run, folder, step).encode()} | _description(run)
+    return files | {"README.md": card.render(run, folder, step).encode()} | _description(run)
 
 
 def _finished(run: Run) -> Files:
