@@ -29,8 +29,8 @@ class Joint(Objective):
         super().__init__(encoder)
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
-        mixing_options = [part.mixes_images for _, part in self._all() if part.mixes_images]
-        self.mixes_images = mixing_options[0] if mixing_options else ""
+        mixing_options = [part.mixing_option for _, part in self._all() if part.mixing_option]
+        self.mixing_option = mixing_options[0] if mixing_options else ""
         self.baselines_move = any(part.baselines_move for _, part in self._all())
         self._freeze_idle()
 
