@@ -68,8 +68,7 @@ def _write_run_folder(source: Path, run: Run, place: str) -> None:
         UserError: The state is invalid, or the folder cannot be written.
     """
     repository, _ = hub_files.split_place(place)
-    commit = source.name
-    pulled = f"{hub_files.SCHEME}{repository}@{commit}"
+    pulled = f"{hub_files.SCHEME}{repository}@{source.name}"
     try:
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(run.folder) as folder:
@@ -82,8 +81,7 @@ def _write_run_folder(source: Path, run: Run, place: str) -> None:
                     shutil.copyfile(source / file, folder / file)
             # the checked recipe: the downloaded file could name a plugin or a repository
             (folder / "recipe.yaml").write_text(dump(run.recipe))
-            record = json.dumps({"pulled": pulled}, indent=2)
-            (folder / run.ledger.name).write_text(record + "\n")
+            (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
         raise UserError(
             f"out={run.recipe.out}: {run.folder} cannot be written: {reason(error)}"

@@ -112,8 +112,7 @@ def _push(run: Run, say: Say) -> None:
         say(line)
     failed: list[Exception] = []
     for upload in uploads(run):
-        is_milestone = not upload.stamp
-        milestone = run.outbox / upload.branch if is_milestone else None
+        milestone = None if upload.stamp else run.outbox / upload.branch
         try:
             commit = _with_retries(partial(_commit, run, upload), say)
         except Exception as error:
