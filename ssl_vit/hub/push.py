@@ -107,7 +107,7 @@ def _push(run: Run, say: Say) -> None:
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
     _with_retries(create, say)
     # Check whose repository this is before any branch is created
-    _with_retries(partial(_checked_last_commit, run, "main"), say)
+    _with_retries(partial(_find_parent_commit, run, "main"), say)
     for line in about_data(run):
         say(line)
     failed: list[Exception] = []
@@ -144,7 +144,7 @@ def _commit(run: Run, upload: Upload) -> str:
     from huggingface_hub import CommitOperationAdd
 
     repository, branch = run.recipe.hub.repo, upload.branch
-    parent = _checked_last_commit(run, branch)
+    parent = _find_parent_commit(run, branch)
     files = [CommitOperationAdd(name, content) for name, content in sorted(upload.files().items())]
     commit = _api().create_commit(
         repository, files, commit_message=upload.message, revision=branch, parent_commit=parent
@@ -157,7 +157,7 @@ def _commit(run: Run, upload: Upload) -> str:
     return str(_api().repo_info(repository, revision=branch).sha)
 
 
-def _checked_last_commit(run: Run, branch: str) -> str:
+def _find_parent_commit(run: Run, branch: str) -> str:
     """Return the id of a branch's last commit, after checking that the branch belongs to this run.
 
     A branch belongs to the run if it has no files yet, or files of the same run. A branch that does

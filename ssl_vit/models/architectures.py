@@ -160,8 +160,8 @@ def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
             recipe_value = "null" if recipe_value is None else "a value"
         if recipe_value != network_value:
             raise UserError(
-                f"model.{key}={str(recipe_value).lower()}: the network of {_named(model)} has"
-                f" model.{key}={str(network_value).lower()}. Use this value."
+                f"model.{key}={str(recipe_value).lower()}: in the network of {_named(model)}, {key}"
+                f" is {str(network_value).lower()}. Use the same value."
             )
 
 

@@ -162,8 +162,8 @@ def copy_weights(source: Backbone, target: Backbone) -> None:
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
         state = fit_positions(exported_state(source), target)
-    # A target that adds its positions itself has none in its backbone. A source that has none
-    # leaves those of the target unchanged
+    # `state` may have a position table that the target holds outside of its backbone. If `state`
+    # lacks a name, load_state_dict raises an error that lists it
     names = target.backbone.state_dict().keys()
     target.backbone.load_state_dict({name: state[name] for name in names if name in state})
 

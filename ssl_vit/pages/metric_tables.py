@@ -391,7 +391,7 @@ def differences_table(readings: Sequence[MetricReading]) -> Table:
         for baseline in reading.comparisons:
             if baseline.difference and baseline.substitute not in WITH_DIFFERENCE:
                 difference = _difference_text(reading, baseline, page=True)
-                # as its own reference, the metric gets no note on the number of images
+                # Compared with itself, the metric gets no note on the number of images
                 rows.append([measure_text(reading, reading), baseline.label, difference])
     return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
 

@@ -174,7 +174,7 @@ def table_lines(record: RunRecord) -> list[str]:
 def describe_machine(environment: Environment) -> str:
     """Describe the machine and the software versions of a run.
 
-    For example: "1 x cuda (AMD EPYC 7742), 8 threads, precision bf16, Python 3.12.3, torch 2.8.0,
+    For example: "1 x cpu (Intel Xeon), 2 threads, precision float32, Python 3.12.3, torch 2.11.0,
     revision 1a2b3c4d5e+". The revision is a commit of this package, shortened to 10 characters. A
     plus sign says that files had been changed since the commit.
 

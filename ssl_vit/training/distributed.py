@@ -362,8 +362,8 @@ def _native_precision(device: torch.device) -> str:
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
     """Return the names of the CPU's instruction sets on Linux, or an empty set elsewhere.
 
-    torch has no public function for this. `torch.ops.mkldnn._is_mkldnn_bf16_supported` is also true
-    on CPUs that only emulate bfloat16.
+    torch 2.11 has no public function for this. Its check of oneDNN
+    (`torch.ops.mkldnn._is_mkldnn_bf16_supported`) is also true on CPUs that only emulate bfloat16.
 
     Args:
         table: File in which Linux describes the CPU.

@@ -233,14 +233,14 @@ def _report_unreadable(
     for batch in micro_batches:
         images_per_item = 1 if batch.partner_label is None else 2  # mixing reads a partner, too
         state.images_seen += len(batch.key) * images_per_item
-    names = state.unreadable
+    counts_by_name = state.unreadable
     for batch in micro_batches:
         for name in batch.unreadable:
             state.images_unreadable += 1
-            if name not in names:
+            if name not in counts_by_name:
                 callbacks.warn(f"an unreadable image was replaced by the next image: {name}")
-            names[name] += 1
-            check_unreadable(state.images_unreadable, state.images_seen, data, names)
+            counts_by_name[name] += 1
+            check_unreadable(state.images_unreadable, state.images_seen, data, counts_by_name)
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
