@@ -69,8 +69,8 @@ class Pusher(Callback):
     def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Upload the remaining files at the end of the run, for at most hub.wait seconds.
 
-        Files that are not uploaded in this time wait for the next upload. Failures do not affect
-        the run.
+        Files that are not uploaded in this time stay in the run's folder, and the next `ssl-vit
+        push` uploads them. Failures do not affect the run.
 
         Args:
             should_stop: Function that returns true to end the upload at once.

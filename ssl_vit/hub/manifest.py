@@ -41,7 +41,7 @@ def read(run: Run) -> HubRecord:
 
 
 def record(run: Run, upload: Upload, commit: str) -> None:
-    """Record in hub.json that a branch was uploaded, with its commit and the content's stamp.
+    """Record in hub.json (`run.ledger`) that a branch was uploaded, with its commit and stamp.
 
     The other entries of hub.json stay as they are. The stamp is a text that changes with the
     content, so that a later push recognises what is already uploaded.

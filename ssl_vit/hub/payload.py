@@ -42,11 +42,13 @@ class Upload(NamedTuple):
 def uploads(run: Run) -> Iterator[Upload]:
     """Yield what can be uploaded of a run, one upload for each branch.
 
-    These are the milestones (exports during training) that are waiting in the folder hub/, each to
-    its own branch such as `step-000001000`; the finished run to `main`; and, with hub.state=true,
-    the newest training state to `state`. A milestone has no stamp, because an upload removes it
-    from the folder. The stamp of the finished run is the time of its end, and that of the training
-    state the name of its checkpoint.
+    These are
+    - the milestones (exports during training) that are waiting in the folder hub/ (`run.outbox`),
+      each for its own branch such as `step-000001000`. They have no stamp, because an upload
+      removes the milestone from the folder.
+    - the finished run, for the branch `main`. The stamp is the time at which the run finished.
+    - with hub.state=true, the newest training state, for the branch `state`. The stamp is the name
+      of the checkpoint.
     """
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
@@ -91,6 +93,7 @@ def _export(run: Run, folder: Path, step: int | None = None) -> Files:
     _, *weight_files = export_files.WRITTEN  # the first file is config.json
     for name in weight_files:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
+    # EXPORTED are the files that an export writes. Files that a user has added are not uploaded
     files: Files = {path.name: path for path in folder.iterdir() if path.name in EXPORTED}
     return files | {"README.md": card.render(run, folder, step).encode()} | _description(run)
 

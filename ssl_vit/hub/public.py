@@ -94,6 +94,7 @@ def _contains_private_name(run_name: str, private_name: str) -> bool:
     if not private_name:
         return False
     without_hash, _, _ = run_name.rpartition("-")
+    # for example "pho", "phot", "photo" of "photos"
     beginnings = tuple(private_name[:length] for length in range(3, len(private_name)))
     return private_name in run_name or without_hash.endswith(beginnings)
 

@@ -58,7 +58,7 @@ class MetricReading(NamedTuple):
         images: Number of independent images measured; 0 if unknown.
         copies: How many of these images are copies of each other.
         images_text: The images in words, such as `9 held-out images`.
-        of_few: Whether fewer than FEW_IMAGES distinct images are known to be measured.
+        has_few_images: Whether fewer than FEW_IMAGES distinct images are known to be measured.
         interval: Interval of a share over distinct images and, for few-shot, over draws; None for
             other metrics or without images.
         draws: Number of random draws that a few-shot accuracy averages; 0 for other metrics.
@@ -72,7 +72,7 @@ class MetricReading(NamedTuple):
     images: int
     copies: Copies | None
     images_text: str
-    of_few: bool
+    has_few_images: bool
     interval: Interval | None
     draws: int
     comparisons: list["BaselineComparison"]
@@ -135,7 +135,9 @@ def read_metrics(
             images=images,
             copies=entry.copies,
             images_text=_images_text(entry.split, images) + copies_text(entry.copies),
-            of_few=is_finite and entry.split in (measured_on or {}) and distinct < FEW_IMAGES,
+            has_few_images=is_finite
+            and entry.split in (measured_on or {})
+            and distinct < FEW_IMAGES,
             interval=entry.interval(images) if has_interval else None,
             draws=entry.draws.count if entry.draws else int(is_few_shot(name)),
             comparisons=[],
@@ -197,14 +199,16 @@ def _judge_against_baseline(reading: MetricReading, baseline: Measured) -> str:
         reading: Metric of the model.
         baseline: Baseline on the same split.
     """
-    row, baseline_value = reading.row, baseline.value
-    difference, interval = baseline.difference, reading.interval
+    row = reading.row  # `row.higher` says whether larger values are better
+    baseline_value = baseline.value
+    difference = baseline.difference
+    interval = reading.interval
     if difference is not None:
         if difference.low <= 0 <= difference.high:
             return OPEN
         is_higher = difference.low > 0
         return WON if is_higher == row.higher else LOST
-    if interval is None and reading.of_few:
+    if interval is None and reading.has_few_images:
         return FEW
     if interval is not None and interval.low <= baseline_value <= interval.high:
         return OPEN

@@ -162,6 +162,7 @@ class State:
         batch = self.strategy.batch_layout.device_batch
         rates = {name: getattr(self.strategy.settings, name) for name in ("dropout", "drop_path")}
         random_options = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
+        # the option of the objective by which images of a device batch are mixed, or ""
         if self.strategy.objective.mixing_option:
             random_options.append(self.strategy.objective.mixing_option)
         if random_options and saved_batch != batch:
