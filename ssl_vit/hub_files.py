@@ -250,7 +250,7 @@ def _root_error(error: BaseException) -> BaseException:
     return error
 
 
-def may_pass(error: BaseException) -> bool:
+def is_temporary(error: BaseException) -> bool:
     """Return whether a retry may succeed, because the Hub is busy or cannot be reached."""
     if is_offline():
         return False

@@ -229,7 +229,7 @@ def test_one_row_shows_a_metric_everywhere(
     assert '"confused views, held-out"' in page and '"baseline: guessing blindly"' in page
 
     # card
-    text = card.write(run, run.folder / "export")
+    text = card.render(run, run.folder / "export")
     assert shown in table(text, "90 held-out images")
     assert re.search(r"type: accuracy\n\s+value: 0.25\n\s+name: confusion", text)
 

@@ -24,7 +24,9 @@ from ..runs.folder import Run
 from . import manifest
 
 POLL_SECONDS = 0.1
-MAX_PENDING = 4  # newest milestones that are kept in the outbox while the Hub is not reached
+# A milestone is an exported checkpoint to upload. At most this many, the newest, are kept in the
+# outbox while the Hub cannot be reached
+MAX_PENDING = 4
 
 
 class Pusher(Callback):
@@ -67,8 +69,8 @@ class Pusher(Callback):
     def finish(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Upload the remaining files at the end of the run, for at most hub.wait seconds.
 
-        Files that are not uploaded in this time wait for the next upload. Failures do not affect
-        the run.
+        Files that are not uploaded in this time stay in the run's folder, and the next `ssl-vit
+        push` uploads them. Failures do not affect the run.
 
         Args:
             should_stop: Function that returns true to end the upload at once.
@@ -76,13 +78,14 @@ class Pusher(Callback):
         deadline = time.monotonic() + self.run.recipe.hub.wait
         try:
             # A running upload may have started before the run was finished, so upload once more
-            if self._ended(deadline, should_stop):
+            has_ended = self._wait_for_upload(deadline, should_stop)
+            if has_ended:
                 self.start()
-                self._ended(deadline, should_stop)
+                self._wait_for_upload(deadline, should_stop)
         except OSError as error:
             self.run.warn(f"the upload to the Hub could not start: {error!r}")
 
-    def _ended(self, deadline: float, should_stop: Callable[[], bool]) -> bool:
+    def _wait_for_upload(self, deadline: float, should_stop: Callable[[], bool]) -> bool:
         """Wait for the running upload, and kill it after the deadline or if `should_stop` is true.
 
         The Hub accepts a commit completely or not at all, so an upload may be killed at any time.
@@ -127,8 +130,8 @@ class Milestones:
             with suppress(OSError):  # an upload may have removed the milestone
                 remove(dropped, export_files.WRITTEN)
                 self.pusher.run.warn(
-                    f"the milestone of step {step_of(dropped):,} will not be uploaded, because"
-                    f" {MAX_PENDING} milestones already wait for the Hub"
+                    f"the milestone (exported encoder) of step {step_of(dropped):,} will not be"
+                    f" uploaded, because {MAX_PENDING} milestones are waiting for an upload"
                 )
         self.export(run.outbox / f"step-{step:09d}", objective)
         self.pusher.start()

@@ -22,8 +22,10 @@ PREDICTIONS = f"figures/{figure_blocks.PREDICTIONS}.png"
 METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's metric type for the unit of a metric
 
 
-def write(run: Run, export: Path, step: int | None = None) -> str:
+def render(run: Run, export: Path, step: int | None = None) -> str:
     """Return the model card of an export, in Markdown.
+
+    Metrics of a plugin are described by the rows that the plugin declared during the run.
 
     Args:
         run: The run.
@@ -31,10 +33,10 @@ def write(run: Run, export: Path, step: int | None = None) -> str:
         step: Step of a milestone, whose card has no results. None: the finished run.
     """
     with use_plugin_rows(run.environment().plugin_rows):
-        return _write(run, export, step)
+        return _render(run, export, step)
 
 
-def _write(run: Run, export: Path, step: int | None) -> str:
+def _render(run: Run, export: Path, step: int | None) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(
         loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -55,7 +57,7 @@ def _write(run: Run, export: Path, step: int | None) -> str:
         figures = public.find_figures(run)
         measured_on = result.measured_on or {}
     config = export_files.read_config(export)
-    seen = public.without_names(seen_text.recorded(result, run_environment), run)
+    seen = public.with_public_run_names(seen_text.recorded(result, run_environment), run)
     return environment.get_template("card.md.j2").render(
         front=_metadata(recipe, config["num_classes"] > 0, result.metrics if result else {}),
         recipe=recipe,
@@ -64,7 +66,7 @@ def _write(run: Run, export: Path, step: int | None) -> str:
         step=step,
         branch=f"step-{step:09d}" if step else None,
         objective=declaration.find_objective_or_stub(recipe.objective),
-        cites=_cites(recipe),
+        cites=_citations(recipe),
         terms=_terms(recipe.data),
         result=result,
         facts=run_environment,
@@ -74,9 +76,11 @@ def _write(run: Run, export: Path, step: int | None) -> str:
             measured_on, describe_held_out_choices(recipe), group=recipe.data.group
         ),
         seen=seen_text.cautions(seen),
-        image=figure_blocks.predictions(recipe.values()) if PREDICTIONS in figures.uploaded else "",
+        image=figure_blocks.describe_predictions(recipe.values())
+        if PREDICTIONS in figures.uploaded
+        else "",
         withheld=figures.withheld,
-        values=_values(recipe, run_environment.free),
+        values=_table_of_values(recipe, run_environment.free),
         formatting=formatting,
     )
 
@@ -89,7 +93,8 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
         classifies: Whether the exported network is a classifier.
         metrics: Final metrics of the run, {name: measurement}.
     """
-    from huggingface_hub import EvalResult, ModelCardData  # a quarter of a second of imports
+    # Not imported at the top of the module, because this import takes a quarter of a second
+    from huggingface_hub import EvalResult, ModelCardData
 
     # with data.path= the images may be anything, so the card does not claim the Hub's data set
     hub = None if recipe.data.path else recipe.data.hub
@@ -100,6 +105,7 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
             dataset_type=hub or recipe.data.name,
             dataset_name=recipe.data.name,
             dataset_split=entry.split,
+            # the Hub's type if there is one for the unit, else the name itself
             metric_type=METRIC_TYPES.get(find_metric(name).unit, name),
             metric_name=name,
             metric_value=entry.value,
@@ -119,8 +125,11 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
     ).to_yaml()
 
 
-def _cites(recipe: Recipe) -> list[str]:
-    """Return the BibTeX entries of the objective, of its joint parts and of the target."""
+def _citations(recipe: Recipe) -> list[str]:
+    """Return the BibTeX entries of the objective, of its parts (joint training) and of the target.
+
+    An objective of a plugin that is not loaded has only the entries that its run recorded.
+    """
     objective = declaration.find_objective_or_stub(recipe.objective)
     parts = map(declaration.find_objective_or_stub, objective.parts)
     cites = [objective.cite, *(part.cite for part in parts)]
@@ -145,18 +154,19 @@ def _terms(data: Data) -> dict[str, str]:
     return {"terms": terms, "cite": "", **public.find_terms(data)}
 
 
-def _values(recipe: Recipe, free: Sequence[str]) -> str:
+def _table_of_values(recipe: Recipe, keys_without_effect: Sequence[str]) -> str:
     """Return a Markdown table of the keys that affect the computation, with their values.
 
     Keys that are switched off (0, false or null) are left out, except for the seed.
 
     Args:
         recipe: The recipe.
-        free: Keys that do not affect the computation of this run, see `changes_experiment`.
+        keys_without_effect: Keys that do not affect the computation of this run, as recorded in
+            environment.json, in addition to keys that never do.
     """
     rows = [
         (formatting.inline_code(key), formatting.escape_markdown(value))
         for key, value in public.public_recipe(recipe).values().items()
-        if (value or key == "seed") and changes_experiment(key, free)
+        if (value or key == "seed") and changes_experiment(key, keys_without_effect)
     ]
     return formatting.markdown_table(("key", "value"), rows)

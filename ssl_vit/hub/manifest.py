@@ -25,29 +25,36 @@ class HubRecord(records.Record):
 
 
 def read(run: Run) -> HubRecord:
-    """Return the content of hub.json.
+    """Return the content of hub.json, the record of a run's uploads.
 
-    If hub.repo has changed since the last upload, the uploads to the former repository are left
-    out. A missing or damaged file counts as empty.
+    If hub.repo has changed since the last upload, the record no longer applies. Then only `pulled`
+    is returned, the repository from which the run was downloaded. A missing or damaged file counts
+    as empty.
     """
     try:
-        pushed = records.read(run.ledger, HubRecord)
+        content = records.read(run.ledger, HubRecord)
     except (OSError, ValueError):
         return HubRecord()
-    return pushed if pushed.repo == run.recipe.hub.repo else HubRecord(pulled=pushed.pulled)
+    if content.repo == run.recipe.hub.repo:
+        return content
+    return HubRecord(pulled=content.pulled)
 
 
 def record(run: Run, upload: Upload, commit: str) -> None:
-    """Record in hub.json that a branch was uploaded.
+    """Record in hub.json (`run.ledger`) that a branch was uploaded, with its commit and stamp.
+
+    The other entries of hub.json stay as they are. The stamp is a text that changes with the
+    content, so that a later push recognises what is already uploaded.
 
     Args:
         run: The run.
         upload: The upload to the branch.
         commit: Id of the commit on the Hub.
     """
-    branch = {upload.branch: PushedBranch(stamp=upload.stamp, commit=commit)}
+    new_branch = {upload.branch: PushedBranch(stamp=upload.stamp, commit=commit)}
     old = read(run)
-    new = HubRecord(repo=run.recipe.hub.repo, branches=old.branches | branch, pulled=old.pulled)
+    branches = old.branches | new_branch
+    new = HubRecord(repo=run.recipe.hub.repo, branches=branches, pulled=old.pulled)
     write_atomically(run.ledger, new.model_dump_json(indent=2, exclude_none=True) + "\n")
 
 

@@ -40,12 +40,22 @@ class Upload(NamedTuple):
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """Yield the uploads of milestones, of the finished run, and of the newest training state."""
+    """Yield what can be uploaded of a run, one upload for each branch.
+
+    These are
+    - the milestones (exports during training) that are waiting in the folder hub/ (`run.outbox`),
+      each for its own branch such as `step-000001000`. They have no stamp, because an upload
+      removes the milestone from the folder.
+    - the finished run, for the branch `main`. The stamp is the time at which the run finished.
+    - with hub.state=true, the newest training state, for the branch `state`. The stamp is the name
+      of the checkpoint.
+    """
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
         step = step_of(folder)
         message = f"{name} after {step:,} of {run.recipe.optim.steps:,} steps"
-        yield Upload(folder.name, "", message, partial(_export, run, folder, step))
+        files = partial(_export, run, folder, step)
+        yield Upload(folder.name, stamp="", message=message, files=files)
     result = run.result()
     if result:
         yield Upload("main", result.finished, f"{name}, finished", partial(_finished, run))
@@ -70,7 +80,7 @@ def _description(run: Run) -> Files:
 
 
 def _export(run: Run, folder: Path, step: int | None = None) -> Files:
-    """Return the files of an export and its model card.
+    """Return the files of an export, its model card, and the files that every branch has.
 
     Args:
         run: The run.
@@ -80,10 +90,12 @@ def _export(run: Run, folder: Path, step: int | None = None) -> Files:
     Raises:
         UserError: Weights were replaced or are not finite.
     """
-    for name in export_files.WRITTEN[1:]:
+    _, *weight_files = export_files.WRITTEN  # the first file is config.json
+    for name in weight_files:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
+    # EXPORTED are the files that an export writes. Files that a user has added are not uploaded
     files: Files = {path.name: path for path in folder.iterdir() if path.name in EXPORTED}
-    return files | {"README.md": card.write(run, folder, step).encode()} | _description(run)
+    return files | {"README.md": card.render(run, folder, step).encode()} | _description(run)
 
 
 def _finished(run: Run) -> Files:

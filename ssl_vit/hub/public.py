@@ -34,11 +34,14 @@ PUBLISHED_FACTS = (
 def find_terms(data: Data) -> dict[str, Any]:
     """Return the entry of a data set in terms.yaml, or an empty mapping if there is no entry.
 
-    Images with only data.path= have no entry, because data.name may be the name of any folder.
+    The entry has the terms of use and the paper of a published data set. It is found by data.name,
+    which is the name of a published data set if the images come from the Hub (data.hub) or are
+    downloaded by ssl_vit. If the images come only from a folder (data.path), data.name may be any
+    name, so there is no entry.
     """
     terms: dict[str, dict[str, Any]] = load_yaml(TERMS)
-    is_published_set = data.hub or not data.path
-    return terms.get(data.name, {}) if is_published_set else {}
+    is_only_folder = data.path and not data.hub
+    return {} if is_only_folder else terms.get(data.name, {})
 
 
 def may_show_images(recipe: Recipe) -> bool:
@@ -57,29 +60,32 @@ def may_show_images(recipe: Recipe) -> bool:
 
 
 def with_public_names(recipe: Recipe) -> Recipe:
-    """Return the recipe without the name of a folder of images, in data.name and in the run's name.
+    """Return a copy of the recipe in which public names replace private names.
 
-    The default name of a run contains the names of its images and of local initial weights. If one
-    of these names is private, the name of the objective replaces the name of the run.
+    Private are the names of local weights, and the name of a folder of images that is no published
+    data set. The text "private images" replaces such a name in data.name. If the name of the run
+    contains a private name, as a default name does, the name of the objective replaces it.
 
     Args:
         recipe: The recipe of the run.
     """
     public = recipe.model_copy(deep=True)
     private_names = [source.short_name for source in recipe.sources().values() if source.is_local]
-    if recipe.data.path and not find_terms(recipe.data):
+    is_private_folder = recipe.data.path and not find_terms(recipe.data)
+    if is_private_folder:
         private_names.append(recipe.data.name)
         public.data.name = PRIVATE_IMAGES
-    if any(_names(recipe.name, private_name) for private_name in private_names):
+    if any(_contains_private_name(recipe.name, private_name) for private_name in private_names):
         public.name = recipe.objective
     return public
 
 
-def _names(run_name: str, private_name: str) -> bool:
+def _contains_private_name(run_name: str, private_name: str) -> bool:
     """Return whether the name of a run contains a private name, completely or cut off.
 
-    Long default names of runs are cut off before their hash, so the part before the hash may end
-    with only the beginning of the private name (of at least 3 characters).
+    A default name that is too long is shortened in front of its hash. For example, the folder
+    `holiday-photos` may appear in the name as `mae-vit_s16-holiday-ph-1a2b3c`. Therefore a
+    beginning of the private name with at least 3 characters counts, if it comes before the hash.
 
     Args:
         run_name: Name of a run.
@@ -88,6 +94,7 @@ def _names(run_name: str, private_name: str) -> bool:
     if not private_name:
         return False
     without_hash, _, _ = run_name.rpartition("-")
+    # for example "pho", "phot", "photo" of "photos"
     beginnings = tuple(private_name[:length] for length in range(3, len(private_name)))
     return private_name in run_name or without_hash.endswith(beginnings)
 
@@ -103,25 +110,29 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 def public_result(run: Run, result: Result) -> Result:
     """Return the content of result.json for upload, without the names of other runs."""
+    # "recipe" of result.json is the hash of the recipe that the result belongs to
     changes: dict[str, Any] = {"recipe": public_hash(run)}
     if result.seen:
-        changes["seen"] = without_names(result.seen, run)
-    if result.trunk:
+        changes["seen"] = with_public_run_names(result.seen, run)
+    if result.trunk:  # the run at whose checkpoint this run began (resume=RUN@STEP)
         changes["trunk"] = result.trunk.model_copy(update={"run": ANOTHER_RUN})
     return result.model_copy(update=changes)
 
 
 def public_environment(run: Run) -> dict[str, Any]:
-    """Return the content of environment.json for upload, without private values."""
+    """Return the content of environment.json for upload, without private values.
+
+    Only the keys in PUBLISHED_FACTS are kept. Names of other runs are replaced.
+    """
     environment = run.environment()
     content = environment.content()
     published = {key: value for key, value in content.items() if key in PUBLISHED_FACTS}
     options = environment.options or {}
     return published | {
         "recipe": public_hash(run),
-        # The value of eval.real is a path of this machine
+        # eval.real is a folder of real images on this machine; only whether it was used is public
         "options": options | {"eval.real": bool(options.get("eval.real"))},
-        "seen": [images.content() for images in without_names(environment.seen or [], run)],
+        "seen": [images.content() for images in with_public_run_names(environment.seen or [], run)],
     }
 
 
@@ -139,8 +150,12 @@ def public_hash(run: Run) -> str:
     return written_hash(public_recipe(run.recipe).values())
 
 
-def without_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
-    """Return the records of seen images, without the names of other runs of this machine."""
+def with_public_run_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
+    """Return the records of seen images, with public names in place of the names of runs.
+
+    Such a record counts the measured images that a run was trained on. The run itself gets its
+    public name, and each other run of this machine the name "another run".
+    """
     public_name = with_public_names(run.recipe).name
     public_seen = []
     for images in seen:
@@ -165,10 +180,11 @@ class Figures(NamedTuple):
 def find_figures(run: Run) -> Figures:
     """Sort the figures of a run into those that are uploaded and those that are withheld.
 
-    Figures are uploaded with hub.figures=true. Otherwise only two kinds of figures are uploaded:
-    figures without images, if the name of the run, which is in their titles, is public, and the
-    figure of predictions, if the terms of the run's images allow it. The terms do not cover the
-    other figures, because the figures tool may have drawn other images.
+    With hub.figures=true, all figures are uploaded. Otherwise a figure is uploaded if
+    - it contains no images, and the name of the run, which is in its title, is public;
+    - it is the figure of predictions, and the terms of the data set allow it to show images. This
+      figure shows images of the run itself. Other figures may show any images that the user gave to
+      the figures tool, so the terms of the data set do not cover them.
 
     Args:
         run: A finished run.
@@ -182,8 +198,9 @@ def find_figures(run: Run) -> Figures:
             continue
         description = figure_blocks.DESCRIPTIONS.get(stem)
         is_without_images = description is not None and not description.shows_images
-        is_allowed = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
-        if recipe.hub.figures or (is_without_images and is_name_public) or is_allowed:
+        is_covered_by_terms = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
+        shows_nothing_private = is_without_images and is_name_public
+        if recipe.hub.figures or shows_nothing_private or is_covered_by_terms:
             result.uploaded[f"figures/{stem}.png"] = path
         else:
             result.withheld.append(f"figures/{stem}.png")

@@ -22,7 +22,8 @@ from .state_io import unpack_checkpoints
 def pull(place: str, out: str, name: str | None = None) -> Run:
     """Download a training state into a new run folder out/name, and return the run.
 
-    The run's hub.json records the commit.
+    The files on the Hub are not trusted. The recipe is checked like a user's recipe, so that the
+    name of the run cannot be a path outside of `out`. The run's hub.json records the commit.
 
     Args:
         place: Repository hf-hub:USER/NAME or hf-hub:USER/NAME@REVISION. The default revision is the
@@ -31,8 +32,8 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
         name: Name of the run folder. None: the name of the uploaded run.
 
     Raises:
-        UserError: There is no such state, it is damaged or needs a plugin, or the folder exists or
-            cannot be written.
+        UserError: The repository has no training state, the state is damaged or was trained with a
+            plugin, or the run folder exists or cannot be written.
     """
     repository, revision = hub_files.split_place(place)
     files = (*STATE, *BEST, TRAINED_ON, COMPARED)
@@ -43,7 +44,7 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
             f"{place}: this repository has no training state ({missing[0]} is missing). Push the"
             " run with hub.state=true."
         )
-    try:  # checks the recipe like any other, so that its name cannot lead out of `out`
+    try:
         run = Run(from_untrusted(source / "recipe.yaml", out, name))
     except UserError as error:
         raise UserError(f"{place}: recipe.yaml: {error}") from None
@@ -51,29 +52,32 @@ def pull(place: str, out: str, name: str | None = None) -> Run:
         raise UserError(
             f"{place}: {run.folder} already exists. Use another name=, or remove the folder."
         )
-    _write(source, run, place)
+    _write_run_folder(source, run, place)
     return run
 
 
-def _write(source: Path, run: Run, place: str) -> None:
-    """Write the run folder, completely or not at all.
+def _write_run_folder(source: Path, run: Run, place: str) -> None:
+    """Write the run folder from the downloaded files, completely or not at all.
 
     Args:
-        source: Folder of the downloaded files.
+        source: Folder of the downloaded files. Its name is the id of the commit.
         run: The run whose folder is written.
-        place: Repository, as the user has typed it.
+        place: Repository as the user has typed it, such as hf-hub:USER/NAME.
 
     Raises:
         UserError: The state is invalid, or the folder cannot be written.
     """
-    pulled = f"{hub_files.SCHEME}{hub_files.split_place(place)[0]}@{source.name}"
+    repository, _ = hub_files.split_place(place)
+    pulled = f"{hub_files.SCHEME}{repository}@{source.name}"
     try:
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(run.folder) as folder:
             folder.mkdir()
             unpack_checkpoints(folder / run.checkpoints.name, source, place, run.recipe.optim.steps)
+            # Not every run has TRAINED_ON (hashes of the images that it was trained on) and
+            # COMPARED (results of probes on the baselines)
             for file in ("environment.json", "metrics.jsonl", TRAINED_ON, COMPARED):
-                if (source / file).exists():  # not every run has recorded the last two
+                if (source / file).exists():
                     shutil.copyfile(source / file, folder / file)
             # the checked recipe: the downloaded file could name a plugin or a repository
             (folder / "recipe.yaml").write_text(dump(run.recipe))
@@ -85,7 +89,7 @@ def _write(source: Path, run: Run, place: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the pull tool.
+    """Run the pull tool: download a training state, and print the command that resumes the run.
 
     Raises:
         UserError: See `parse` and `pull`.
@@ -97,6 +101,8 @@ def main(arguments: list[str]) -> None:
     run = pull(place, pull_options.out, pull_options.name)
     recipe = run.recipe
     options = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]
+    # The images of EMBEDDED are part of the package, and those of data.hub come from the Hub. All
+    # other images are in a folder that the user must name
     if recipe.data.name != EMBEDDED and not recipe.data.hub:
         options.append("data.path=IMAGES")
     tool = formatting.tool_command(recipe.training_tool)

@@ -95,8 +95,9 @@ def preview(run: Run, say: Say) -> None:
 def _push(run: Run, say: Say) -> None:
     """Create the repository if necessary, and upload all branches one after the other.
 
-    If a branch fails and the Hub is reachable, the remaining branches are still uploaded. The first
-    error is raised at the end.
+    If the Hub rejects a branch, the remaining branches are still uploaded, and the first error is
+    raised at the end. If the Hub cannot be reached, the error is raised at once. An upload without
+    a stamp is a milestone (an export during training), whose folder is removed after the upload.
 
     Args:
         run: The run to upload.
@@ -106,18 +107,18 @@ def _push(run: Run, say: Say) -> None:
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
     _with_retries(create, say)
     # Check whose repository this is before any branch is created
-    _with_retries(partial(_parent, run, "main"), say)
+    _with_retries(partial(_find_parent_commit, run, "main"), say)
     for line in about_data(run):
         say(line)
     failed: list[Exception] = []
     for upload in uploads(run):
         milestone = None if upload.stamp else run.outbox / upload.branch
         try:
-            commit = _with_retries(partial(_send, run, upload), say)
+            commit = _with_retries(partial(_commit, run, upload), say)
         except Exception as error:
-            if hub_files.may_pass(error):
+            if hub_files.is_temporary(error):
                 raise
-            # A milestone disappears if another push has uploaded it
+            # If the milestone has disappeared, another push has uploaded it, which is no failure
             if milestone is None or milestone.exists():
                 failed.append(error)
             continue
@@ -130,10 +131,11 @@ def _push(run: Run, say: Say) -> None:
         raise failed[0]
 
 
-def _send(run: Run, upload: Upload) -> str:
+def _commit(run: Run, upload: Upload) -> str:
     """Commit the files of an upload to its branch, and return the id of the branch's last commit.
 
-    The Hub makes no commit if no file differs. The history of the branch `state` is squashed.
+    If no file differs, the Hub makes no commit. After a commit to the branch `state`, all commits
+    of the branch are merged into one, so that old training states take no space.
 
     Args:
         run: The run that is uploaded.
@@ -142,31 +144,32 @@ def _send(run: Run, upload: Upload) -> str:
     from huggingface_hub import CommitOperationAdd
 
     repository, branch = run.recipe.hub.repo, upload.branch
-    parent = _parent(run, branch)
+    parent = _find_parent_commit(run, branch)
     files = [CommitOperationAdd(name, content) for name, content in sorted(upload.files().items())]
     commit = _api().create_commit(
         repository, files, commit_message=upload.message, revision=branch, parent_commit=parent
     )
-    if branch != "state" or commit.oid == parent:
+    is_unchanged = commit.oid == parent
+    if branch != "state" or is_unchanged:
         return str(commit.oid)
-    with suppress(Exception):  # saves space; on failure the old commits stay until the next state
+    with suppress(Exception):  # if this fails, the next push of a training state tries again
         _api().super_squash_history(repository, branch=branch)
     return str(_api().repo_info(repository, revision=branch).sha)
 
 
-def _parent(run: Run, branch: str) -> str:
-    """Return the id of a branch's last commit, after checking that this run may write the branch.
+def _find_parent_commit(run: Run, branch: str) -> str:
+    """Return the id of a branch's last commit, after checking that the branch belongs to this run.
 
-    The branch is created if it does not exist. A new branch begins at the repository's first
-    commit.
+    A branch belongs to the run if it has no files yet, or files of the same run. A branch that does
+    not exist is created, beginning at the repository's first commit.
 
     Args:
         run: The run that is uploaded.
         branch: Name of the branch.
 
     Raises:
-        UserError: The branch holds something else, or the repository is public and
-            hub.private=true.
+        UserError: The branch holds files of another run or other files, or the repository is public
+            and hub.private=true.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
@@ -231,8 +234,8 @@ def _check_owner(run: Run, info: Any) -> None:
             pushed_hashes = {}
         if differences(facts(kind, pushed_hashes), facts(kind, hashes)):
             raise UserError(
-                f"hub.repo={repository}: this repository holds a run of this recipe, but the hashes"
-                f" of {kind} differ. Use another hub.repo=."
+                f"hub.repo={repository}: this repository holds a run of this recipe that used other"
+                f" files, because the hashes of {kind} differ. Use another hub.repo=."
             )
 
 
@@ -243,7 +246,10 @@ def _api() -> Any:
 
 
 def _with_retries(do: Callable[[], T], say: Say) -> T:
-    """Call a function, and retry if the Hub is busy, unreachable or got another commit first.
+    """Call a function, and retry after a temporary error of the Hub, as often as WAITS has waits.
+
+    An error is temporary if the Hub is busy or cannot be reached, or if another push has committed
+    to the same branch in the meantime.
 
     Args:
         do: Function without arguments, whose result is returned.
@@ -253,7 +259,7 @@ def _with_retries(do: Callable[[], T], say: Say) -> T:
         try:
             return do()
         except Exception as error:
-            if not hub_files.may_pass(error):
+            if not hub_files.is_temporary(error):
                 raise
             say(f"{manifest.WAITING}{hub_files.describe_error(error)}")
             time.sleep(wait)
@@ -261,7 +267,7 @@ def _with_retries(do: Callable[[], T], say: Say) -> T:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the push tool.
+    """Run the push tool: upload a run, or with `dry` only list what would be uploaded.
 
     Raises:
         UserError: See `parse`, `open_run` and `push`.
@@ -272,7 +278,8 @@ def main(arguments: list[str]) -> None:
         raise UserError(
             f"{options.folder}: this run is an evaluation and has no encoder. Name a training run."
         )
-    run.recipe = build(run.recipe.values() | options.given.values)
+    typed_values = options.given.values  # for example hub.repo=
+    run.recipe = build(run.recipe.values() | typed_values)
     if run.recipe.hub.repo is None:
         raise UserError("hub.repo= is missing. Use hub.repo=USER/NAME, a repository on the Hub.")
     say = partial(print, flush=True)

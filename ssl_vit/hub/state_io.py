@@ -60,12 +60,12 @@ def pack_newest(
 ) -> dict[str, bytes]:
     """Pack the newest intact checkpoint of a run, and the best checkpoint if it is another one.
 
-    The option checkpoint.best defines the best checkpoint. A damaged best checkpoint is left out,
-    and a run that is resumed from the uploaded state says so.
+    The option checkpoint.best defines the best checkpoint. If the best checkpoint is damaged, it is
+    left out. A run that is resumed from the uploaded state then reports that it is missing.
 
     Args:
         root: The run's folder of checkpoints.
-        publish: Function that removes private values from a state.
+        publish: Function that removes private values from a state. Default: keep all values.
 
     Returns:
         {name of the file: content}.
@@ -77,7 +77,8 @@ def pack_newest(
     path = next(filter(checkpoint.is_intact, newest_first), None)
     if path is None:
         raise UserError(
-            f"{root}: all checkpoints are damaged. The next push uploads the next checkpoint."
+            f"{root}: all checkpoints are damaged, so no training state was uploaded. Push again"
+            " after the run has saved its next checkpoint."
         )
     states = {"state": checkpoint.load(path)}
     step = _best_step(states["state"])
@@ -104,30 +105,30 @@ def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None
     Args:
         root: The run's folder of checkpoints.
         source: Folder of the downloaded files.
-        place: Repository, with which error messages begin.
+        place: Repository as the user has typed it, for error messages.
         steps: Number of optimiser steps of the run.
 
     Raises:
-        UserError: The folder holds no training state of such a run.
+        UserError: The files hold no training state, or a state of a step after `steps`.
         OSError: A checkpoint cannot be written.
         RuntimeError: A checkpoint cannot be written, because the disk is full.
     """
-    state = _unpacked(source, "state", place, steps)
+    state = _read_state(source, "state", place, steps)
     best_step = _best_step(state)
     if best_step is not None and (source / "best.json").exists():
-        best = _unpacked(source, "best", place, steps)
+        best = _read_state(source, "best", place, steps)
         if best["step"] == best_step:  # the files may be from an earlier push
             checkpoint.save(root, best_step, best, keep=1)
     checkpoint.save(root, state["step"], state, keep=1)
 
 
-def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]:
+def _read_state(source: Path, name: str, place: str, steps: int) -> dict[str, Any]:
     """Read and check the state in NAME.json and NAME.safetensors.
 
     Args:
         source: Folder of the downloaded files.
         name: Name of the files, without ending.
-        place: Repository, with which error messages begin.
+        place: Repository as the user has typed it, for error messages.
         steps: Number of optimiser steps of the run.
 
     Raises:
@@ -138,7 +139,9 @@ def _unpacked(source: Path, name: str, place: str, steps: int) -> dict[str, Any]
         state = unpack(structure, (source / f"{name}.safetensors").read_bytes())
         records.check(state, UploadedState)
         if not 0 <= state["step"] <= steps:
-            raise ValueError(f"the state has step {state['step']}, and optim.steps={steps}")
+            raise ValueError(
+                f"the checkpoint is of step {state['step']}, but optim.steps={steps} is the last"
+            )
     except Exception as error:  # a file written by others may cause any error
         raise UserError(
             f"{place}: no training state in {name}.json and {name}.safetensors: {error!r}"[:300]

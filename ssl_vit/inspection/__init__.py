@@ -16,8 +16,9 @@ SHOWN = 8  # number of images in this figure
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     """Write predictions.svg and predictions.png: the first images of a batch with predictions.
 
-    Nothing is written if the objective has no pictures of predictions. If images are not RGB, a
-    line above the images names the channels that are shown.
+    The figure has at most SHOWN images. Nothing is written if the objective has no pictures of
+    predictions. A line above the images names the channels that are shown, if images are not RGB,
+    and says how the objective's targets are drawn, if this is not obvious.
 
     Args:
         objective: Objective that predicts.
@@ -26,7 +27,8 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     """
     from . import drawing  # imports matplotlib, which training needs only at its end
 
-    columns = predictions(objective, batch.map(lambda values: values[:SHOWN]))
+    first_images = batch.map(lambda values: values[:SHOWN])
+    columns = predictions(objective, first_images)
     if not columns:
         return
     targets = [module for module in objective.modules() if isinstance(module, Target)]

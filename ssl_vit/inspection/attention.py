@@ -46,6 +46,7 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
             raise UnavailableError(f"the attention of block {number} cannot be read ({kind})")
         query_and_key: list[Tensor] = []
 
+        # The default argument binds the list of this block. A hook's last argument is the output
         def record(*hook_arguments: Any, outputs: list[Tensor] = query_and_key) -> None:
             outputs.append(hook_arguments[-1])
 
@@ -66,16 +67,17 @@ def attention_weights(
 ) -> Tensor:
     """Compute attention weights, the softmax of scaled products of queries and keys.
 
-    Source: paper, equation 6.
+    This is equation 6 of Dosovitskiy et al. (2021).
 
     Args:
-        attention: Module of KINDS.
-        query_BHTd: Queries of the module.
+        attention: Attention module of one of timm's classes in KINDS.
+        query_BHTd: Queries of the module, for B images, H heads, T tokens and d channels of a head.
         key_BHTd: Keys of the module.
-        rope: Angles of rotary positions of the patches, (N, 2d). None: no rotary positions.
+        rope: Rotary positions of N patches, (N, 2d): d sines and d cosines of the angles. None: no
+            rotary positions.
 
     Returns:
-        Weights, float32 (B, H, T, T).
+        Weights, float32 (B, H, T, T). Row t says how much token t reads from each token.
     """
     if rope is not None:
         half = getattr(attention, "rotate_half", False)
@@ -89,7 +91,7 @@ def _rotated(x_BHTd: Tensor, angle_Nd: Tensor, half: bool) -> Tensor:
     """Return queries or keys (B, H, T, d), with those of the patches rotated.
 
     Args:
-        x_BHTd: Queries or keys, of the prefix tokens first.
+        x_BHTd: Queries or keys. Those of the prefix tokens come first and are not rotated.
         angle_Nd: Sines and cosines of the patches, as in `attention_weights`.
         half: Whether timm rotates the two halves of d, instead of neighbouring values.
     """

@@ -37,7 +37,7 @@ class FigureInput(NamedTuple):
         shown: The first of these images, which figures show.
         objective: Objective that trained the encoder, with the encoder as a part. None if the
             objective has no figure or could not be loaded.
-        unknown: Why the objective could not be loaded, if it may have a figure.
+        why_no_objective: Why the objective could not be loaded, if it may have a figure.
     """
 
     encoder: Encoder
@@ -45,4 +45,4 @@ class FigureInput(NamedTuple):
     batches: Sequence[Batch]
     shown: Batch
     objective: Objective | None = None
-    unknown: str = ""
+    why_no_objective: str = ""

@@ -35,8 +35,11 @@ MOST_TILES = 16  # patches on a side of the grid of tiles
 ERROR_HEAT = "magma"
 LARGEST_ERROR = 0.5  # error shown by the last colour, as a share of a channel's range
 VISIBLE_RANGE = (0.35, 0.9)  # part of a colour map that is visible on light and on dark ground
+FILTER_COLUMNS = 7  # columns of the figure of filters, as in the paper
 # Note on the figure of an objective that exports its teacher
-TEACHER_ALONE = "predicted with the exported teacher instead of the trained encoder"
+TEACHER_ALONE = (
+    "the predictions are those of the exported teacher, not of the student that was trained"
+)
 
 
 class FigureKind(NamedTuple):
@@ -108,12 +111,12 @@ def _filters(subject: FigureInput) -> Arrays:
 
 
 def _draw_filters(data: ByEncoder) -> Figure:
-    """Draw principal components in a grid of 7 columns (paper, Figure 7, left).
+    """Draw principal components of filters as tiles of a grid (paper, Figure 7, left).
 
     Zero is grey, and each component is scaled by its largest entry.
 
     Args:
-        data: Label, and data of `_filters`, of each encoder.
+        data: (label, result of `_filters`) for each encoder.
     """
     notes = [
         f"{len(arrays['components'])} components, {arrays['variance'].sum():.0%} of the variance"
@@ -122,13 +125,16 @@ def _draw_filters(data: ByEncoder) -> Figure:
     figure, axes = _figure_columns(data, notes, 3.2)
     for axis, arrays in axes:
         component_KPP3 = arrays["components"]
+        # at least 1e-12, so that a component of zeros does not divide by 0
         largest_K = np.abs(component_KPP3).max((1, 2, 3), keepdims=True).clip(1e-12)
         image_KPP3 = 0.5 + component_KPP3 / largest_K / 2
         opaque_KPP4 = np.concatenate([image_KPP3, np.ones_like(image_KPP3[..., :1])], -1)
         # Fill the last row of the grid with transparent tiles
-        transparent = np.zeros((-len(opaque_KPP4) % 7, *opaque_KPP4.shape[1:]))
+        num_missing = -len(opaque_KPP4) % FILTER_COLUMNS
+        transparent = np.zeros((num_missing, *opaque_KPP4.shape[1:]))
         tiles = np.concatenate([opaque_KPP4, transparent])
-        axis.imshow(join_tiles(tiles.reshape(-1, 7, *tiles.shape[1:]), 0), interpolation="none")
+        grid = tiles.reshape(-1, FILTER_COLUMNS, *tiles.shape[1:])
+        axis.imshow(join_tiles(grid, 0), interpolation="none")
         axis.set_axis_off()
     return figure
 
@@ -146,13 +152,14 @@ def _draw_positions(data: ByEncoder) -> Figure:
     patch has a tile.
 
     Args:
-        data: Label, and data of `_positions`, of each encoder.
+        data: (label, result of `_positions`) for each encoder.
     """
     notes = ["a tile for each patch"] * len(data)
     figure, axes = _figure_columns(data, notes, WIDTH / 2)
     for axis, arrays in axes:
         similarity = arrays["patches"]
         step = math.ceil(len(similarity) / MOST_TILES)
+        # (row and column of a tile's patch, row and column of the patch that it is compared with)
         page = join_tiles(similarity[::step, ::step], np.nan)
         colours = axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="none")
         axis.set_axis_off()
@@ -190,12 +197,13 @@ def _attention_distance(subject: FigureInput) -> Arrays:
 
 
 def _draw_attention_distance(data: ByEncoder) -> Figure:
-    """Draw each head's attention distance as a dot, by block (paper, Figures 7, right, and 11).
+    """Draw each head's attention distance as a dot, by block.
 
-    A dashed line shows the distance for equal attention to all patches.
+    The figure is that of the paper (Figure 7, right panel, and Figure 11). A dashed line shows the
+    distance for equal attention to all patches. Colours tell the heads apart.
 
     Args:
-        data: Label, and data of `_attention_distance`, of each encoder.
+        data: (label, result of `_attention_distance`) for each encoder.
     """
     notes = [
         f"{arrays['distance'].shape[1]} heads, {arrays['images'].item():,} images"
@@ -205,6 +213,7 @@ def _draw_attention_distance(data: ByEncoder) -> Figure:
     for axis, arrays in axes:
         distance_LH = arrays["distance"]
         blocks, heads = distance_LH.shape
+        # one colour for each head, without colours that a light or dark page would hide
         axis.set_prop_cycle(color=matplotlib.colormaps[HEAT](np.linspace(*VISIBLE_RANGE, heads)))
         axis.plot(np.arange(1, blocks + 1), distance_LH, ".", markersize=7)
         axis.axhline(arrays["uniform"].item(), color=INK, linestyle="--", linewidth=1)
@@ -242,23 +251,25 @@ def _attention_rollout(subject: FigureInput) -> Arrays:
 
 
 def _draw_attention_rollout(data: ByEncoder) -> Figure:
-    """Draw each image, and again with brightness by the rollout (paper, Figures 6 and 14).
+    """Draw each image next to a copy that is dark where the attention rollout is small.
 
-    The rollout of an image is divided by its largest value.
+    The figure is that of the paper (Figures 6 and 14). The pixels of the copy are multiplied by the
+    rollout, which is divided by its largest value in the image and interpolated to pixels.
 
     Args:
-        data: Label, and data of `_attention_rollout`, of each encoder.
+        data: (label, result of `_attention_rollout`) for each encoder.
     """
     groups = []
     for label, arrays in data:
-        dimmed = []
-        for image_HW3, share in zip(arrays["images"], arrays["rollout"], strict=True):
-            relative = Image.fromarray((share / share.max().clip(1e-12)).astype(np.float32))
+        dimmed_images = []
+        for image_HW3, rollout in zip(arrays["images"], arrays["rollout"], strict=True):
+            relative_rollout = (rollout / rollout.max().clip(1e-12)).astype(np.float32)
             height, width, _ = image_HW3.shape
-            mask_HW = np.asarray(relative.resize((width, height), Image.Resampling.BILINEAR))
-            dimmed.append((image_HW3 * mask_HW[..., None]).round().astype(np.uint8))
+            brightness = Image.fromarray(relative_rollout)
+            mask_HW = np.asarray(brightness.resize((width, height), Image.Resampling.BILINEAR))
+            dimmed_images.append((image_HW3 * mask_HW[..., None]).round().astype(np.uint8))
         feature = {"token": "class token", "avg": "mean of the patches"}[arrays["pool"].item()]
-        columns = {"input": arrays["images"], "rollout": np.stack(dimmed)}
+        columns = {"input": arrays["images"], "rollout": np.stack(dimmed_images)}
         groups.append(PanelGroup(label, columns, f"in the {feature}"))
     return panels(groups, "input x rollout / largest rollout")
 
@@ -270,8 +281,8 @@ def _class_attention(subject: FigureInput) -> Arrays:
         subject: Encoder and images.
 
     Returns:
-        "images" uint8 (B, H, W, 3), "attention" (B, H heads, rows, columns of patches), and "pool"
-        ("token" or "avg").
+        "images" uint8 (B, height, width, 3), "attention" (B, heads, rows of patches, columns of
+        patches), and "pool" ("token" or "avg").
 
     Raises:
         UnavailableError: The encoder has no class token.
@@ -291,10 +302,12 @@ def _class_attention(subject: FigureInput) -> Arrays:
 def _draw_class_attention(data: ByEncoder) -> Figure:
     """Draw images and the class token's attention to patches, for each head of the last block.
 
-    Each map is scaled from 0 to its largest value.
+    Each map is scaled from 0 to its largest value. If the encoder's feature is the mean of the
+    patches, no loss trained the class token's output, so its attention need not mean anything. A
+    note next to the label then says so.
 
     Args:
-        data: Label, and data of `_class_attention`, of each encoder.
+        data: (label, result of `_class_attention`) for each encoder.
     """
     groups = []
     for label, arrays in data:
@@ -303,8 +316,7 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
             columns[f"head {head}"] = np.stack(
                 [map_colours(map_HW, map_HW.max()) for map_HW in map_BHW]
             )
-        # If the feature is the mean of the patches, the class token got no loss
-        note = "" if arrays["pool"] == "token" else "(no loss on the class token's output)"
+        note = "" if arrays["pool"] == "token" else "(no loss trained the class token's output)"
         groups.append(PanelGroup(label, columns, note))
     return panels(groups, "each map is scaled from 0 (dark) to the largest value (bright)")
 
@@ -314,7 +326,11 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
 
 @torch.no_grad()
 def _feature_map(subject: FigureInput) -> Arrays:
-    """Compute the features of the shown images' patches as colours.
+    """Compute a colour for each patch of the shown images, which stands for the patch's feature.
+
+    The colours are the first three principal components of the features. They are fitted to the
+    patches of more images than are shown, up to projections.FITTED patches, so that they do not
+    depend on a few images.
 
     Args:
         subject: Encoder and images.
@@ -330,7 +346,7 @@ def _feature_map(subject: FigureInput) -> Arrays:
 
     fitted_images = max(len(subject.shown.image), projections.FITTED // encoder.patches)
     sample_BND = torch.cat([patches(image) for image in _first_images(subject, fitted_images)])
-    check_finite(ENCODER, is_finite(sample_BND))
+    check_finite(ENCODER, is_finite(sample_BND))  # raises an error
     color_BP3, variance_3 = projections.patch_colors(
         sample_BND.flatten(0, 1), patches(subject.shown.image)
     )
@@ -345,7 +361,7 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
     """Draw images, and the features of patches as colours.
 
     Args:
-        data: Label, and data of `_feature_map`, of each encoder.
+        data: (label, result of `_feature_map`) for each encoder.
     """
     groups = [
         PanelGroup(
@@ -362,25 +378,31 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
 
 
 def _predicted(subject: FigureInput) -> Arrays:
-    """Compute the pictures of predictions of an objective that does not predict patches.
+    """Compute the pictures that show what an objective predicts, such as DINO's assignments.
+
+    Objectives that predict patches have another figure (`_reconstruction`).
 
     Args:
         subject: Objective and images.
 
     Returns:
-        {title: images uint8 (B, H, W, 3)}, and "drawn", a note on the figure.
+        {title: images uint8 (B, H, W, 3)}, and under "drawn" a note on the figure, empty or
+        TEACHER_ALONE.
 
     Raises:
         UnavailableError: There is no objective, or it predicts patches.
     """
     if subject.objective is None:
-        raise UnavailableError(subject.unknown or "the objective has no figure")
+        raise UnavailableError(subject.why_no_objective or "the objective has no figure")
     if isinstance(subject.objective, PatchPrediction):
-        raise UnavailableError("figures=reconstruction shows the predictions of this objective")
-    # An export holds one encoder: here the teacher's weights also serve as the student's
+        raise UnavailableError(
+            "this objective predicts patches. Use figures=reconstruction for its predictions"
+        )
+    # An export has the weights of one encoder. If this is the teacher, they have also been loaded
+    # into the student, so the predictions are not those of the student that was trained
     is_teacher = subject.objective.exported is not subject.objective.encoder
-    drawn = TEACHER_ALONE if is_teacher else ""
-    return {**predictions(subject.objective, subject.shown), "drawn": np.array(drawn)}
+    note = TEACHER_ALONE if is_teacher else ""
+    return {**predictions(subject.objective, subject.shown), "drawn": np.array(note)}
 
 
 def _draw_predicted(data: ByEncoder) -> Figure:
@@ -397,16 +419,21 @@ def _reconstruction(subject: FigureInput) -> Arrays:
         subject: Objective and images.
 
     Returns:
-        "panels" uint8 (B, 4, H, W, 3), "error" (B, H, W), for some objectives "certainty"
-        (B, H, W), and "drawn", a note on the figure.
+        "panels" uint8 (B, 4, H, W, 3), which are the original, corrupted, predicted and true image;
+        "error" (B, H, W); for some objectives "certainty" (B, H, W); and under "drawn" a note on
+        the figure, which may be empty.
 
     Raises:
         UnavailableError: There is no objective, or it does not predict patches.
     """
     if subject.objective is None:
-        raise UnavailableError(subject.unknown or "the encoder has no heads that predict patches")
+        raise UnavailableError(
+            subject.why_no_objective or "the encoder has no heads that predict patches"
+        )
     if not isinstance(subject.objective, PatchPrediction):
-        raise UnavailableError("figures=predicted shows the predictions of this objective")
+        raise UnavailableError(
+            "this objective predicts no patches. Use figures=predicted for its predictions"
+        )
     reconstruction = reconstruct(subject.objective, subject.shown)
     arrays = {
         "panels": rearrange(reconstruction.panels_B43HW, "b v c h w -> b v h w c").cpu().numpy(),
@@ -425,7 +452,8 @@ def _reconstruction(subject: FigureInput) -> Arrays:
 def _draw_reconstruction(data: ByEncoder) -> Figure:
     """Draw images, corruption, prediction, ground truth, error and certainty.
 
-    Only one encoder is drawn, because untrained weights have no heads.
+    Only one encoder is drawn. Untrained weights cannot be drawn for comparison, because they have
+    no heads: the layers of the objective that predict patches.
 
     Args:
         data: Label, and data of `_reconstruction`, of one encoder.
@@ -439,7 +467,10 @@ def _draw_reconstruction(data: ByEncoder) -> Figure:
         columns["certainty"] = [
             map_colours(certainty_HW, 1.0) for certainty_HW in arrays["certainty"]
         ]
-    error_note = f"error: 0 (dark) to {LARGEST_ERROR} of the range (bright)"
+    error_note = (
+        f"error: absolute error of a pixel, from 0 (dark) to {LARGEST_ERROR} of the pixel range"
+        " (bright)"
+    )
     notes = filter(None, [error_note, str(arrays["drawn"])])
     return panels([PanelGroup(label, columns)], "; ".join(notes))
 

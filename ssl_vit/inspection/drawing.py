@@ -77,28 +77,31 @@ def render(draw: Callable[[], Figure]) -> dict[str, bytes]:
 
 
 def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
-    """Draw groups of panels, one below the other.
+    """Draw groups of panels, one group below the other, in a figure WIDTH inches wide.
+
+    All panels of a group are joined into one raster image, which a single axis shows.
 
     Args:
         groups: Groups to draw, each with the same number of images.
         above: Text above the groups.
     """
     first_column, *_ = groups[0].columns.values()
-    # An image is shown in all its columns, so a row of panels has room for few images
+    # An image takes one panel in each column of the group, and FITTING panels fit into a row
     images_per_row = min(max(1, FITTING // len(groups[0].columns)), len(first_column))
-    # Each group is a raster on a single axis: an axis for each panel takes ten times as long
+    # One raster for a group, because an axis for each panel would take ten times as long
     pages = [_montage(group, images_per_row) for group in groups]
     page_width = max(page.shape[1] for page in pages)
     page_heights = sum(page.shape[0] for page in pages)
-    # In inches, with room for the margins, the titles of the groups and the text above
+    # In inches: the width without margins of 0.3, 0.6 for the titles of each group, and 0.2 for the
+    # text above
     height = page_heights * (WIDTH - 0.3) / page_width + 0.6 * len(groups) + 0.2
     figure = Figure(figsize=(WIDTH, height), layout="compressed")
     axes = figure.subplots(nrows=len(groups), squeeze=False).flat
     for axis, group, page in zip(axes, groups, pages, strict=True):
         axis.imshow(page, interpolation="none")
         titles = [figure_label(title) for title in group.columns] * images_per_row
-        side = (page.shape[1] + GAP) / len(titles)
-        axis.set_xticks((np.arange(len(titles)) + 0.5) * side - GAP / 2, titles)
+        panel_distance = (page.shape[1] + GAP) / len(titles)  # from one panel to the next
+        axis.set_xticks((np.arange(len(titles)) + 0.5) * panel_distance - GAP / 2, titles)
         axis.set_yticks([])
         axis.xaxis.tick_top()
         axis.tick_params(length=0, pad=1)
@@ -111,15 +114,19 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
 def _montage(group: PanelGroup, images_per_row: int) -> np.ndarray:
     """Join the panels of a group into one image, uint8 (H, W, 4), transparent between panels.
 
+    Each row has `images_per_row` images, and each image one panel for each column of the group.
+
     Args:
         group: Panels to join.
         images_per_row: Number of images in a row. Each image has a panel for each column.
     """
     columns = list(group.columns.values())
-    side = max(max(image.shape[:2]) for images in columns for image in images)
+    largest_side = max(max(image.shape[:2]) for images in columns for image in images)
     # Small images are enlarged by a whole number, to at least CELL pixels
-    cell = min(LARGEST_CELL, side * math.ceil(CELL / side))
+    enlarged_side = largest_side * math.ceil(CELL / largest_side)
+    cell = min(LARGEST_CELL, enlarged_side)
     rows = math.ceil(len(columns[0]) / images_per_row)
+    # B images, with room to fill the last row, C columns of the group, panels of H x W pixels
     panel_BCHW4 = np.zeros((rows * images_per_row, len(columns), cell, cell, 4), np.uint8)
     for column, images in enumerate(columns):
         for number, image in enumerate(images):
@@ -163,7 +170,7 @@ def map_colours(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np
 
     Args:
         value_HW: Values.
-        largest: Value of the last colour.
+        largest: Value that gets the last colour of the map, as do all larger values.
         colours: Name of matplotlib's colour map.
     """
     shades = matplotlib.colormaps[colours].with_extremes(bad=(0.5, 0.5, 0.5, 0.2))

@@ -138,7 +138,7 @@ def draw_predictions(run: Path) -> None:
     """
     folder = run / "figures"
     is_drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
-    has_figure = figure_blocks.predictions(read_run(run).values)
+    has_figure = figure_blocks.describe_predictions(read_run(run).values)
     if is_drawn or not has_figure or not (run / "result.json").exists():
         return
     from .. import inspection

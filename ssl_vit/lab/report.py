@@ -31,7 +31,7 @@ from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import PAGE
-from ..pages.run_wording import machine
+from ..pages.run_wording import describe_machine
 from ..recipe.init_source import SCRATCH
 from ..recipe.schema import sources
 from ..runs import notebook, seen_text
@@ -182,7 +182,7 @@ def page(report: Report) -> list[Section]:
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
     finished = sorted(run.result.finished[:16] for run in results.finished.values())
     span = f"Runs finished: {len(finished)}, from {finished[0]} to {finished[-1]} UTC, on:"
-    machines = sorted({machine(run.environment) for run in results.finished.values()})
+    machines = sorted({describe_machine(run.environment) for run in results.finished.values()})
     sections = [
         Section("", opening),
         Section("Differences", differences),

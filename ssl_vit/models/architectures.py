@@ -114,11 +114,12 @@ def init_registers(backbone: Any) -> None:
 
 
 def create(model: Model, expected: str = "", **args: Any) -> Any:
-    """Build timm's network of a model, without a classifier.
+    """Build the timm network that the keys of model= describe, without a classifier.
 
     Args:
         model: The keys of model=.
-        expected: Sentence for the error message on which architectures are possible.
+        expected: Sentence at the end of the error message that says which architectures are
+            possible.
         **args: Arguments of timm.create_model.
 
     Raises:
@@ -143,9 +144,11 @@ def _named(model: Model) -> str:
 def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
     """Check that a network has the sizes that the keys of model= state.
 
+    For model.layer_scale, the check is only whether there is a LayerScale ("a value" or "null"),
+    because the initial value is not visible in the weights of a network.
+
     Args:
-        stored: {key: value} of the network. The value of layer_scale is "null" or "a value", as in
-            `sizes_of_state`.
+        stored: {key: value} of the network, such as {"registers": 4, "layer_scale": "null"}.
         model: The keys of model=.
 
     Raises:
@@ -157,13 +160,17 @@ def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
             recipe_value = "null" if recipe_value is None else "a value"
         if recipe_value != network_value:
             raise UserError(
-                f"model.{key}={str(recipe_value).lower()}: {_named(model)} has"
-                f" {str(network_value).lower()}. Use the same value."
+                f"model.{key}={str(recipe_value).lower()}: in the network of {_named(model)}, {key}"
+                f" is {str(network_value).lower()}. Use the same value."
             )
 
 
 def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
-    """Check that a timm Vision Transformer has the properties that the keys of model= state.
+    """Check that the keys of model= describe a timm Vision Transformer correctly.
+
+    The keys are class_token, registers, layer_scale, qk_norm, activation, mlp, positions and patch.
+    A key that the names and shapes of the weights do not show is not checked, such as `mlp` of
+    blocks with parallel branches.
 
     Args:
         backbone: The network of timm.
@@ -186,8 +193,8 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
         )
     keys = ("registers", "layer_scale", "qk_norm", "activation", "mlp")
     sizes = sizes_of_state(backbone.state_dict())
-    # The state of parallel blocks does not show the width of the MLP
     stored = {key: sizes[f"model.{key}"] for key in keys if f"model.{key}" in sizes}
-    if not model.positions.endswith("_2d"):  # the encoder adds 2D positions itself
+    # learned_2d and sincos_2d are added by the encoder, so the network of timm has no positions
+    if not model.positions.endswith("_2d"):
         stored["positions"] = positions_of(backbone)
     check_sizes(stored | {"patch": patch_size}, model)

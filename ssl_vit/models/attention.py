@@ -136,10 +136,12 @@ def fuse_on_gpus(network: nn.Module) -> None:
 
 
 def choose_attention(network: nn.Module) -> None:
-    """Turn timm's Attention modules into QueryAttention, keeping all weights.
+    """Choose for each attention module whether it uses a fused kernel, keeping all weights.
 
-    Modules with attention dropout, gate or norm are left as they are. All other kinds of attention
-    use fused kernels on a GPU only.
+    - timm's plain Attention becomes a QueryAttention, which decides in each call whether the fused
+      kernel is faster (`fused_is_faster`), also on a CPU.
+    - Attention with dropout, a gate or a norm, and attention of other classes, is not changed. It
+      uses a fused kernel on a GPU and plain matrix products on a CPU.
 
     Args:
         network: A network of timm, which is changed in place.
@@ -151,13 +153,15 @@ def choose_attention(network: nn.Module) -> None:
             continue
         if isinstance(attention.norm, nn.Identity) and attention.attn_drop.p == 0:
             attention.__class__ = QueryAttention
+            # allows the fused kernel, and leaves the decision to QueryAttention
             attention.fused_attn = True  # type: ignore[misc]
 
 
 def enable_wanted_tokens(blocks: nn.Sequential | nn.ModuleList) -> None:
-    """Turn the last block into a `Block` that can compute only wanted tokens, keeping all weights.
+    """Let the last block compute only wanted tokens, by making it this module's `Block`.
 
-    Nothing changes unless the last block is timm's plain block with a QueryAttention.
+    The weights stay the same. Nothing changes unless the last block is exactly timm's class `Block`
+    and has a QueryAttention.
 
     Args:
         blocks: The blocks of a network of timm. The last block is changed in place.

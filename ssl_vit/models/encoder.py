@@ -42,7 +42,7 @@ from .positions import Positions, build_positions
 
 # Images that `feature` accepts
 Images = Tensor | np.ndarray | Image.Image | Sequence[np.ndarray | Image.Image]
-EXPECTED = "Use a Vision Transformer or an Eva of timm, with patches."
+EXPECTED = "Use a Vision Transformer or an Eva of timm that cuts images into patches."
 
 
 class Backbone(nn.Module, ABC):
@@ -76,21 +76,22 @@ class Backbone(nn.Module, ABC):
         self.register_buffer("mean", mean_C11, persistent=False)
         self.register_buffer("std", std_C11, persistent=False)
 
-    def normalize(self, pixels_B3HW: Tensor) -> Tensor:
+    def normalize(self, pixels: Tensor) -> Tensor:
         """Return images or patches as float32, normalised by mean and std of the channels.
 
         Args:
-            pixels_B3HW: Images, or patches (B, N, 3, P, P). Images of 8 bits are uint8. Images of
-                16 bits are int32 or uint16 and are clipped to `pixel_range`.
+            pixels: Images (B, channels, H, W), or patches (B, N, channels, P, P) with P pixels on a
+                side. Images of 8 bits are uint8. Images of 16 bits are int32 or uint16 and are
+                clipped to `pixel_range`.
 
         Raises:
             TypeError: The values have another type.
         """
-        check_integers(pixels_B3HW, self.data)
-        value_B3HW = pixels_B3HW.float()
-        if self.pixel_range != BYTES:
-            value_B3HW = value_B3HW.clamp(*self.pixel_range)
-        return value_B3HW.sub_(self.mean).div_(self.std)
+        check_integers(pixels, self.data)
+        values = pixels.float()
+        if self.pixel_range != BYTES:  # values of 8 bits are always inside the range
+            values = values.clamp(*self.pixel_range)
+        return values.sub_(self.mean).div_(self.std)
 
     def pixels(self, images: Images) -> Tensor:
         """Return images as an integer tensor (B, 3, H, W).
@@ -231,9 +232,15 @@ class Encoder(Backbone):
         return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
 
     def patch_pixels(self, pixel_BNX: Tensor) -> Tensor:
-        """Return patch embeddings (B, N, D) of patches' pixels in the order of `cut_patches`."""
+        """Return patch embeddings (B, N, D) of patches' pixels.
+
+        Args:
+            pixel_BNX: Pixels of the patches, in the order of `cut_patches`.
+        """
         embed = self.backbone.patch_embed
-        if not isinstance(embed.proj, PatchProjection):  # a hybrid's stem sees whole images
+        # The convolutional stem of a hybrid reads beyond the edges of a patch, so the patches are
+        # first joined to images again
+        if not isinstance(embed.proj, PatchProjection):
             return embed(self.normalize(join_patches(pixel_BNX, self.grid)))
         square = (self.channels, self.patch_size, self.patch_size)
         x_BNX = self.normalize(pixel_BNX.unflatten(-1, square)).flatten(2)
@@ -249,20 +256,20 @@ class Encoder(Backbone):
 
         Args:
             x_BND: Embeddings of all patches, without positions.
-            visible_BV: Indices of the patches that the blocks see, int64. The patches keep their
-                positions and follow the prefix tokens in this order (He et al., 2022, section 3).
-                None: all patches.
-            wanted_BK: Indices, among the patches that the blocks see, of the patches whose features
-                are returned, int64. If the last block is timm's plain block, it computes only these
-                patches, which saves time. None: all tokens are returned.
+            visible_BV: Indices of the patches that the blocks see, int64 (He et al., 2022, section
+                3). The patches keep their position embeddings. In the sequence, they follow the
+                prefix tokens in the order of `visible_BV`. None: all patches.
+            wanted_BK: Indices of the patches whose features are returned, int64, counted among the
+                patches that the blocks see. To save time, the last block computes only these
+                patches, if it can (`enable_wanted_tokens`). None: all tokens are returned.
 
         Returns:
             Features of all tokens (B, T, D), or of the wanted patches (B, K, D).
         """
         blocks = self.backbone.blocks
         if wanted_BK is None:
-            return self.backbone.norm(self._up_to(x_BND, len(blocks), visible_BV))
-        token_BTD = self._up_to(x_BND, len(blocks) - 1, visible_BV)
+            return self.backbone.norm(self._tokens_after(x_BND, len(blocks), visible_BV))
+        token_BTD = self._tokens_after(x_BND, len(blocks) - 1, visible_BV)
         index_BK = wanted_BK + self.prefix
         if isinstance(blocks[-1], Block):
             return self.backbone.norm(blocks[-1](token_BTD, index_BK))
@@ -313,7 +320,7 @@ class Encoder(Backbone):
             token_BTD = block(token_BTD, **arguments)
         return self.backbone.norm(token_BTD)
 
-    def _up_to(self, x_BND: Tensor, layer: int, visible_BV: Tensor | None = None) -> Tensor:
+    def _tokens_after(self, x_BND: Tensor, layer: int, visible_BV: Tensor | None = None) -> Tensor:
         """Return the tokens (B, T, D) after a block, without the final norm.
 
         Args:
@@ -333,12 +340,13 @@ class Encoder(Backbone):
     def feature(self, images: Images, pool: str | None = None, layer: int | None = None) -> Tensor:
         """Return a feature of each image, (B, D): the class token or the mean of the patches.
 
-        The feature is taken after the final norm. Networks of timm with a norm after the pooling
-        apply it after the pooling instead.
+        The final norm is applied to the tokens before they are pooled. A network of timm with
+        `fc_norm` has no such norm and normalises the pooled feature instead.
 
         Args:
             images: Images that `pixels` accepts.
-            pool: "token" or "avg". None: the attribute `pool`.
+            pool: "token" for the class token, or "avg" for the mean of the patches. None: the
+                attribute `pool`.
             layer: Number of the block after which the feature is taken, from 1, without the norm.
                 None: after the last block, with the norm.
 
@@ -357,7 +365,7 @@ class Encoder(Backbone):
                 None: after the last block, with the norm.
         """
         x_BND = self.patch(self.pixels(images))
-        return self(x_BND) if layer is None else self._up_to(x_BND, layer)
+        return self(x_BND) if layer is None else self._tokens_after(x_BND, layer)
 
     def last_outputs(self, pixels_B3HW: Tensor, count: int) -> list[Tensor]:
         """Return all tokens (B, T, D) after each of the last blocks, without the final norm.
@@ -367,7 +375,7 @@ class Encoder(Backbone):
             count: Number of last blocks. If the encoder has fewer blocks, all blocks are used.
         """
         blocks = self.backbone.blocks
-        token_BTD = self._up_to(self.patch(pixels_B3HW), max(0, len(blocks) - count))
+        token_BTD = self._tokens_after(self.patch(pixels_B3HW), max(0, len(blocks) - count))
         arguments = self.block_arguments()
         outputs = []
         for block in blocks[-count:]:
@@ -381,7 +389,9 @@ class Encoder(Backbone):
         Args:
             h_BTD: Tokens after the final norm, or after the block `layer`.
             pool: "token" or "avg".
-            layer: Number of the block that returned the tokens. None: the final norm.
+            layer: Number of the block that returned the tokens. Such a feature is not normalised.
+                None: the tokens come from the final norm. Then `fc_norm` is applied to the feature,
+                which changes it only if the network has this norm.
 
         Raises:
             ValueError: `pool` has another value.

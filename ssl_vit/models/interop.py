@@ -54,8 +54,10 @@ def _weight_names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
         depth: Number of blocks.
 
     Returns:
-        {timm's name: transformers' name} of most tensors, and {timm's name: transformers' names of
-        queries, keys and values} of the tensors that timm stores together.
+        Two dictionaries. The first has the tensors with one name in each library, such as
+        {"blocks.0.norm1.bias": "encoder.layer.0.layernorm_before.bias"}. The second has the tensors
+        in which timm packs queries, keys and values, such as {"blocks.0.attn.qkv.bias":
+        ["encoder.layer.0.attention.attention.query.bias", ...]}, with three names each.
     """
     modules = PARTS | HEAD
     packed_modules = {}
@@ -67,7 +69,7 @@ def _weight_names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
         packed_modules[f"{block}.attn.qkv"] = [f"{layer}.attention.attention.{x}" for x in QKV]
     names = dict(TOKENS)
     packed_names = {}
-    for kind in KINDS:
+    for kind in KINDS:  # weight and bias of each module
         for timm_module, module in modules.items():
             names[f"{timm_module}.{kind}"] = f"{module}.{kind}"
         for timm_module, three_modules in packed_modules.items():
@@ -100,7 +102,8 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
             raise ValueError(f"transformers' ViT has no tensor {name}")
     converted = {timm_name: tensors[name] for timm_name, name in names.items() if name in tensors}
     for timm_name, query_key_value in packed_names.items():
-        if query_key_value[0] in tensors:
+        query, _, _ = query_key_value
+        if query in tensors:  # without biases, all three are missing
             converted[timm_name] = torch.cat([tensors[name] for name in query_key_value])
     return converted
 
@@ -111,8 +114,8 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
     Args:
         state: {timm's name: tensor}.
         classifies: True for the weights of a ViTForImageClassification. False for the weights of a
-            ViTModel, which get a pooler that returns the class token unchanged, if the activation
-            is linear as in config.json.
+            ViTModel, which need a pooler. With the linear activation that `to_transformers` writes
+            into config.json, this pooler returns the class token unchanged.
 
     Returns:
         {transformers' name: tensor}.
@@ -123,7 +126,7 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
     for timm_name, tensor in state.items():
         if timm_name in names:
             converted[names[timm_name]] = tensor
-        else:  # queries, keys and values
+        else:  # queries, keys and values, which timm packs into one tensor
             converted |= dict(zip(packed_names[timm_name], tensor.chunk(3), strict=True))
     converted = {name: tensor.contiguous() for name, tensor in converted.items()}
     if classifies:
@@ -163,8 +166,8 @@ def to_transformers(export: Path, out: Path) -> None:
     if classes and config["global_pool"] != "token":
         raise UserError(
             f"format=transformers: {export} classifies by the mean of the patches, and"
-            " transformers' ViT by the class token. Use the export as it is, which"
-            " AutoModelForImageClassification reads through timm."
+            " transformers' ViT by the class token. Use the export as it is:"
+            " AutoModelForImageClassification can read it if timm is installed."
         )
     state = to_transformers_state(model.state_dict(), classes > 0)
     data_config = resolve_model_data_config(model)
@@ -198,7 +201,10 @@ def _unsupported(model: Any) -> str | None:
         return f"The class of the network is {type(model).__name__}, not timm's VisionTransformer."
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
-        return f"The network is {type(model).__name__} on {embed}, without patches of pixels."
+        return (
+            f"The network is {type(model).__name__}, whose patch embedding is {embed}, not timm's"
+            " PatchEmbed."
+        )
     names, packed_names = _weight_names(len(model.blocks))
     expected = {name for name in (*names, *packed_names) if not name.startswith("head.")}
     present = {name for name in model.state_dict() if not name.startswith("head.")}
@@ -380,9 +386,10 @@ def convert(options: ExportOptions) -> Path:
             f"init={options.init}: this is not the folder of a run or of an export. Name such a"
             " folder."
         )
-    if out.exists() or out.is_symlink():  # also a link to nothing
+    if out.exists() or out.is_symlink():  # is_symlink: a link whose target is missing
         raise UserError(f"out={out}: the path exists already. Use another path.")
     try:
+        # raises an error for damaged or replaced weights
         check_weights(export, "model.safetensors", f"init={options.init}", "pt")
     except UserError:
         raise

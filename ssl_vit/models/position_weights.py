@@ -2,7 +2,7 @@
 
 Positions are exported as a table, and fitted to another grid or another kind of positions.
 
-Legend: N patches, P prefix tokens, T = P + N tokens, D width.
+Legend: N patches, R prefix tokens (class token and registers), T = R + N tokens, D width.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,8 @@ POSITIONS = "pos_embed"  # end of the names of tensors whose shape depends on th
 def exported_state(encoder: Backbone) -> dict[str, Tensor]:
     """Return the backbone's state with all positions in timm's format, {name: tensor}.
 
-    Positions that the encoder adds to patches become a learned table, with zeros for prefix tokens.
+    Positions that the encoder itself adds to patches (learned_2d, sincos_2d) become a learned table
+    (1, T, D), with zeros for the prefix tokens.
 
     Args:
         encoder: The encoder to export.
@@ -29,28 +30,31 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
     state: dict[str, Tensor] = encoder.backbone.state_dict()
     if isinstance(encoder, Encoder) and isinstance(encoder.positions, Added):
         table_ND = encoder.positions.table().detach()
-        zero_PD = table_ND.new_zeros(encoder.prefix, table_ND.shape[1])
-        state[POSITIONS] = torch.cat([zero_PD, table_ND])[None]
+        zero_RD = table_ND.new_zeros(encoder.prefix, table_ND.shape[1])
+        state[POSITIONS] = torch.cat([zero_RD, table_ND])[None]
     return state
 
 
-def find_position_kind(state: Mapping[str, Tensor], without_tensors: str | None) -> str | None:
-    """Return the value of model.positions with which an encoder can load weights.
+def find_position_kind(state: Mapping[str, Tensor], stated_kind: str | None) -> str | None:
+    """Return the value that model.positions must have to load some weights.
 
-    Weights with a position table need "learned", unless the network also has rotary positions.
+    - "rotary", if the weights' files say so. The weights may also have a learned position table.
+    - "learned", if the weights have a position table and their files do not say "rotary".
+    - Otherwise `stated_kind`: "none", or None if the kind is unknown.
 
     Args:
         state: The weights, {name: tensor}.
-        without_tensors: The value for weights without a position table. "rotary" for a network with
-            rotary positions, with or without a table. None if the value is unknown.
+        stated_kind: What the files say about the network: "rotary" or "none". None if they say
+            nothing.
     """
-    if without_tensors != "rotary" and any(name.endswith(POSITIONS) for name in state):
-        return "learned"
-    return without_tensors
+    has_table = any(name.endswith(POSITIONS) for name in state)
+    return "learned" if has_table and stated_kind != "rotary" else stated_kind
 
 
 def fit_positions(
-    state: Mapping[str, Tensor], encoder: Encoder, timms_rule: Mapping[str, Any] | None = None
+    state: Mapping[str, Tensor],
+    encoder: Encoder,
+    timm_interpolation: Mapping[str, Any] | None = None,
 ) -> dict[str, Tensor]:
     """Return weights whose position table is interpolated to the encoder's grid.
 
@@ -61,8 +65,8 @@ def fit_positions(
     Args:
         state: The weights, {name: tensor}.
         encoder: The encoder that the weights are for.
-        timms_rule: Arguments of timm's `resample_abs_pos_embed`, to interpolate as timm does. None:
-            interpolate as in the paper's code.
+        timm_interpolation: Arguments of timm's `resample_abs_pos_embed`, to interpolate as timm
+            does. None: interpolate as in the paper's code.
 
     Raises:
         ValueError: The positions cannot be fitted.
@@ -72,25 +76,25 @@ def fit_positions(
         return state
     has_prefix = not (isinstance(encoder.positions, Added) or encoder.backbone.no_embed_class)
     new_prefix = encoder.prefix if has_prefix else 0
-    old_prefix = _prefix_positions(state[POSITIONS].shape[1], encoder)
+    old_prefix = _count_prefix_positions(state[POSITIONS].shape[1], encoder)
     old_1ND = state[POSITIONS][:, old_prefix:]
-    if timms_rule is not None and _is_square(old_1ND.shape[1]):
+    if timm_interpolation is not None and _is_square(old_1ND.shape[1]):
         grid = list(encoder.grid)
         table_1TD = resample_abs_pos_embed(
-            state[POSITIONS], grid, num_prefix_tokens=old_prefix, **timms_rule
+            state[POSITIONS], grid, num_prefix_tokens=old_prefix, **timm_interpolation
         )
     else:
         table_1TD = resize_positions(state[POSITIONS], encoder.grid, old_prefix)
-    prefix_1PD = table_1TD[:, :old_prefix]
+    prefix_1RD = table_1TD[:, :old_prefix]
     patch_1ND = table_1TD[:, old_prefix:]
     if old_prefix < new_prefix:  # only the encoder has positions for prefix tokens
-        prefix_1PD = patch_1ND.new_zeros(1, new_prefix, patch_1ND.shape[-1])
+        prefix_1RD = patch_1ND.new_zeros(1, new_prefix, patch_1ND.shape[-1])
     if old_prefix > new_prefix:  # only the table has positions for prefix tokens
-        state["cls_token"] = state["cls_token"] + prefix_1PD[:, :1]
+        state["cls_token"] = state["cls_token"] + prefix_1RD[:, :1]
         if "reg_token" in state:
-            state["reg_token"] = state["reg_token"] + prefix_1PD[:, 1:]
-        prefix_1PD = prefix_1PD[:, :0]
-    state[POSITIONS] = torch.cat([prefix_1PD, patch_1ND], 1)
+            state["reg_token"] = state["reg_token"] + prefix_1RD[:, 1:]
+        prefix_1RD = prefix_1RD[:, :0]
+    state[POSITIONS] = torch.cat([prefix_1RD, patch_1ND], 1)
     if isinstance(encoder.positions, Added):
         try:
             encoder.positions.load_table(patch_1ND[0], old_1ND[0])
@@ -99,11 +103,15 @@ def fit_positions(
     return state
 
 
-def _prefix_positions(rows: int, encoder: Encoder) -> int:
-    """Return the number of rows of a position table that belong to prefix tokens.
+def _count_prefix_positions(rows: int, encoder: Encoder) -> int:
+    """Guess the number of rows of a position table that belong to prefix tokens.
 
-    Either all prefix tokens or no prefix token has a row. The remaining rows are those of patches,
-    so their number is that of the encoder's grid or of another square grid.
+    Either all prefix tokens have a row or none has. The rows do not say which, but all other rows
+    belong to patches. The guesses, in this order:
+    1. The patches have the encoder's grid, and the prefix tokens have rows, or else have none.
+    2. The patches have another square grid. The prefix tokens have rows if they have rows in the
+       encoder's own table, or else have none, or else have rows.
+    3. The table is no square grid. The result is that of the encoder's own table.
 
     Args:
         rows: Number of rows of the table.
@@ -112,12 +120,11 @@ def _prefix_positions(rows: int, encoder: Encoder) -> int:
     for prefix in (encoder.prefix, 0):
         if rows - prefix == encoder.patches:
             return prefix
-    # another grid: the number of the encoder's own table is the most probable
-    expected = 0 if encoder.backbone.no_embed_class else encoder.prefix
-    for prefix in (expected, 0, encoder.prefix):
+    prefix_of_encoder = 0 if encoder.backbone.no_embed_class else encoder.prefix
+    for prefix in (prefix_of_encoder, 0, encoder.prefix):
         if _is_square(rows - prefix):
             return prefix
-    return expected
+    return prefix_of_encoder
 
 
 def _is_square(number: int) -> bool:

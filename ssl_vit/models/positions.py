@@ -56,12 +56,13 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
 def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
     """Interpolate position embeddings to another grid as `resize_positions` does, return (M, D).
 
-    Interpolation is computed as a product of matrices, because a GPU adds up the gradient of
-    torch's interpolation in no fixed order.
+    The result is W @ table with the matrix W (M, N) of the interpolation. Interpolating the
+    identity matrix yields W. In this way the gradient is a matrix product: torch's interpolation
+    adds up its gradient on a GPU in no fixed order, so that results would differ between runs.
 
     Args:
-        table_ND: Embeddings of patches on a square grid.
-        grid: New rows and columns of patches.
+        table_ND: Embeddings of N patches on a square grid.
+        grid: New rows and columns of patches, M in all.
     """
     identity_1NN = torch.eye(len(table_ND), device=table_ND.device)[None]
     with full_precision(table_ND.device):
@@ -72,16 +73,20 @@ def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
 def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
     """Return the sines, then the cosines, of the rotation of each patch of a grid, (N, 2d).
 
-    timm uses the same angles for images of that size.
+    These are the values that the same timm network, built for images with this grid, would use.
 
     Args:
-        rope: Rotary positions of a timm network.
+        rope: Rotary positions of a timm network: RotaryEmbeddingDinoV3, which can compute another
+            grid itself, or RotaryEmbeddingCat, whose settings are read to compute it here.
         grid: Rows and columns of patches.
     """
     if isinstance(rope, RotaryEmbeddingDinoV3):
         return rope.get_embed(list(grid))
-    names = ("dim", "max_res", "temperature", "linear_bands", "in_pixels", "ref_feat_shape")
-    settings = {name: getattr(rope, name) for name in (*names, "grid_offset", "grid_indexing")}
+    names = (
+        *("dim", "max_res", "temperature", "linear_bands", "in_pixels", "ref_feat_shape"),
+        *("grid_offset", "grid_indexing"),
+    )
+    settings = {name: getattr(rope, name) for name in names}
     if getattr(rope, "rotate_half", False):
         settings["rotate_half"] = True
     sines_and_cosines = build_rotary_pos_embed(list(grid), **settings, device=rope.pos_embed.device)
@@ -112,7 +117,8 @@ class Positions(nn.Module):
             x_BND: Patch embeddings without positions.
         """
         token_BTD = backbone._pos_embed(x_BND)
-        if isinstance(token_BTD, tuple):  # Eva also returns the angles of `block_arguments`
+        # timm's class Eva returns (tokens, rotary angles), and `block_arguments` gets the angles
+        if isinstance(token_BTD, tuple):
             token_BTD = token_BTD[0]
         return backbone.norm_pre(token_BTD)
 
@@ -127,7 +133,8 @@ class Positions(nn.Module):
             x_BMD: Patch embeddings without positions.
             grid: Rows and columns of the M patches.
         """
-        prefix_BPD = with_prefix(backbone, x_BMD[:, :0])
+        no_patches_B0D = x_BMD[:, :0]
+        prefix_BPD = with_prefix(backbone, no_patches_B0D)  # only the prefix tokens
         table_ND = self.table()
         if table_ND is None and getattr(backbone, "pos_embed", None) is not None:
             table_ND = backbone.pos_embed[0]
@@ -184,14 +191,15 @@ class Added(Positions, ABC):
 
     @abstractmethod
     def load_table(self, table_ND: Tensor, old_ND: Tensor) -> None:
-        """Load the position embeddings of an export.
+        """Load the position embeddings of an export, after checking that their kind is the same.
 
         Args:
             table_ND: Embeddings, interpolated to the grid of the encoder.
-            old_ND: Embeddings as in the export, on a square grid with another number of patches.
+            old_ND: Embeddings as in the export, on a square grid that may have another size. Fixed
+                embeddings are compared with these, because interpolation changes them.
 
         Raises:
-            ValueError: The embeddings are of another kind.
+            ValueError: The embeddings are of another kind, for example learned for each patch.
         """
 
 
@@ -224,7 +232,10 @@ class Learned2d(Added):
             self.column_Ch.copy_(table_RCD[0, :, :half])
             self.row_Rh.copy_(table_RCD[:, 0, half:])
         if not torch.allclose(self.table(), table_RCD.flatten(0, 1), atol=1e-5):
-            raise ValueError("the position embeddings do not consist of rows and columns")
+            raise ValueError(
+                "the position embeddings do not consist of one part for the column and one for the"
+                " row of a patch"
+            )
 
 
 class Sincos2d(Added):

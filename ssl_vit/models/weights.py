@@ -44,8 +44,8 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     Args:
         encoder: The network to load weights into.
         init: Where the weights come from.
-        exported: Whether the encoder will be exported. If so, its layer norms keep their eps,
-            because timm's config.json cannot state another eps.
+        exported: Whether the encoder will be exported. If so, its layer norms get their old eps
+            back after loading, because timm's config.json cannot state the eps of the weights.
 
     Returns:
         Entries of environment.json, or nothing for scratch. "init" holds a hash of the weights and
@@ -57,19 +57,19 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     """
     if init.is_scratch:
         return {}
-    models_eps = _norm_eps(encoder)
-    before = init.upstream_cost()  # first, so that a damaged folder is noticed before the work
+    network_eps = _norm_eps(encoder)
+    upstream_cost = init.upstream_cost()  # raises an error for a damaged folder, before the work
     weights_hash = load_weights(encoder, init)
     weights_eps = _norm_eps(encoder)
-    if exported and models_eps is not None and weights_eps != models_eps:
-        set_eps(encoder, models_eps)
+    if exported and network_eps is not None and weights_eps != network_eps:
+        set_eps(encoder, network_eps)
         if os.environ.get("RANK", "0") == "0":
             print(
                 f"warning: {init.option}: the weights were trained with"
                 f" layer_norm_eps={weights_eps:g}."
-                f" Training uses {models_eps:g}, the value of timm's exports."
+                f" Training uses {network_eps:g}, the value of timm's exports."
             )
-    return {"init": {"weights": weights_hash} | init.identity(), "before": before}
+    return {"init": {"weights": weights_hash} | init.identity(), "before": upstream_cost}
 
 
 def _norm_eps(encoder: Backbone) -> float | None:
@@ -87,7 +87,7 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
     """Load weights into the encoder and return a hash of the weights.
 
     Position embeddings are interpolated to the encoder's grid. The encoder's layer norms get the
-    eps of the weights.
+    eps with which the weights were trained, if their files state it.
 
     Args:
         encoder: The network to load weights into.
@@ -106,7 +106,11 @@ def load_weights(encoder: Backbone, init: InitSource) -> str:
 
 
 def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> str:
-    """Check that weights fit to an encoder, load the weights and return a hash of the weights.
+    """Check weights, load them into an encoder, and return a hash of them.
+
+    The checks are in this order: finite values, channels and normalisation of the pixels, sizes,
+    kind of positions, names and shapes. RGB weights may be adapted to other channels, and position
+    embeddings are interpolated to the encoder's grid.
 
     Args:
         encoder: The network to load weights into.
@@ -127,16 +131,18 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     model_sizes = sizes_of_state(backbone.state_dict()) | timm_models.hidden_properties(backbone)
-    # Sizes before names: a message on model.width tells more than a list of shapes
-    _check_sizes(init.option, sizes_of_state(state) | loaded.unseen, model_sizes)
+    # The sizes are checked before names and shapes, because an error that names model.width says
+    # more than an error that lists shapes
+    _check_sizes(init.option, sizes_of_state(state) | loaded.hidden_properties, model_sizes)
     model_state = backbone.state_dict()
     if isinstance(encoder, Encoder):
         _check_positions(encoder, init, state, loaded)
         model_state = exported_state(encoder)
     _check_names(init.option, state, model_state)
     if isinstance(encoder, Encoder):
-        state = fit_positions(state, encoder, loaded.timms_rule)
-    # Without the position table that the encoder, not the backbone, holds
+        state = fit_positions(state, encoder, loaded.timm_interpolation)
+    # `fit_positions` has loaded a position table that belongs to the encoder into the encoder. The
+    # backbone has no tensor of this name, so the table is left out here
     names = backbone.state_dict().keys()
     backbone.load_state_dict({name: value for name, value in state.items() if name in names})
     if loaded.eps is not None:
@@ -156,6 +162,8 @@ def copy_weights(source: Backbone, target: Backbone) -> None:
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
         state = fit_positions(exported_state(source), target)
+    # `state` may have a position table that the target holds outside of its backbone. If `state`
+    # lacks a name, load_state_dict raises an error that lists it
     names = target.backbone.state_dict().keys()
     target.backbone.load_state_dict({name: state[name] for name in names if name in state})
 
@@ -177,8 +185,10 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
     """
     stored = state.get(FIRST)
     current = encoder.backbone.state_dict().get(FIRST)
-    if stored is None or current is None or current.shape[1] != encoder.channels:
-        return False  # the first layer does not read pixels
+    # With the stem of a hybrid in front, the first layer reads features instead of pixels
+    reads_pixels = current is not None and current.shape[1] == encoder.channels
+    if stored is None or not reads_pixels:
+        return False
     stored_channels = stored.shape[1]
     if stored_channels == encoder.channels:
         return False
@@ -215,7 +225,7 @@ def _check_positions(
     """
     current_kind = encoder.positions.kind
     stored_kind = find_position_kind(state, loaded.positions)
-    allowed = [None, current_kind]
+    allowed = [None, current_kind]  # None: the kind of the weights is unknown
     if current_kind in ("learned_2d", "sincos_2d"):
         allowed.append("learned")  # exports hold these positions as a learned table
     if stored_kind not in allowed:
@@ -226,12 +236,13 @@ def _check_positions(
 
 
 def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") -> None:
-    """Check that the encoder normalises pixels with the mean and std of the weights.
+    """Check that the encoder normalises pixels as in the training of the weights.
 
     Args:
         encoder: The network that the weights are for.
         init: Where the weights come from, for the error message.
-        loaded: The mean and std of the weights, None if their files state none.
+        loaded: The mean and std of the pixels in the training of the weights. None if the files of
+            the weights state none.
 
     Raises:
         UserError: The normalisations differ. The message names the option to add.
@@ -256,24 +267,26 @@ class LoadedWeights(NamedTuple):
         state: The weights, {timm's name: tensor}.
         mean: Mean of each channel for the normalisation of pixels in [0, 1].
         std: Standard deviation of each channel for the normalisation of pixels in [0, 1].
-        unseen: Properties that the weights do not show, see `timm_models.hidden_properties`.
+        hidden_properties: Properties of the network that the names and shapes of its weights do not
+            show, such as {"model.heads": 12}, see `timm_models.hidden_properties`.
         eps: The eps of the layer norms.
         positions: Value of model.positions, if the names of the tensors do not show it.
-        timms_rule: For weights made by timm, arguments of timm's interpolation, see
-            `fit_positions`.
+        timm_interpolation: Arguments with which timm interpolates the position table, for weights
+            in timm's format. None: interpolate as in the paper's code. See `fit_positions`.
     """
 
     state: dict[str, Tensor]
     mean: list[float] | None
     std: list[float] | None
-    unseen: dict[str, Any]
+    hidden_properties: dict[str, Any]
     eps: float | None = None
     positions: str | None = None
-    timms_rule: dict[str, Any] | None = None
+    timm_interpolation: dict[str, Any] | None = None
 
 
 def _open(init: InitSource) -> LoadedWeights:
-    """Read weights from timm's repository, a .npz file or an export."""
+    """Read weights that timm has published (timm:NAME), of an export, or of a .npz file."""
+    # Raises an error if the source does not exist. The folder is None for timm:NAME and .npz files
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
         return _from_timm(init)
@@ -285,7 +298,8 @@ def _open(init: InitSource) -> LoadedWeights:
 def _from_timm(init: InitSource) -> LoadedWeights:
     """Download and read weights that timm has published, without the classifier.
 
-    timm does not download the weights itself, because it may fall back to unpickling.
+    The weights are read from a safetensors file. `timm.create_model(pretrained=True)` is not used,
+    because it may load a pickle file instead, which can run code.
 
     Args:
         init: Weights that timm has published, timm:NAME.
@@ -294,8 +308,9 @@ def _from_timm(init: InitSource) -> LoadedWeights:
     files = ["config.json", "model.safetensors"]
     folder = hub_files.fetch(str(published.hf_hub_id), init.option, files)
     loaded = _from_export(folder, init.option)
+    # a name, or a tuple of names for an architecture with two classifiers
     classifiers: Any = published.classifier
-    if not isinstance(classifiers, tuple | list):  # some architectures have two classifiers
+    if not isinstance(classifiers, tuple | list):
         classifiers = (classifiers,)
     prefixes = tuple(f"{name}." for name in classifiers if name)
     state = {name: value for name, value in loaded.state.items() if not name.startswith(prefixes)}
@@ -305,9 +320,19 @@ def _from_timm(init: InitSource) -> LoadedWeights:
 def _from_export(folder: Path, option: str) -> LoadedWeights:
     """Read weights in the format of timm's or transformers' repositories.
 
+    config.json tells the formats apart:
+    - transformers' ViT ("model_type": "vit"): names are converted to timm's names.
+    - timm: the network's class, positions and interpolation follow from the name of the
+      architecture.
+    - an export of ssl_vit: as timm, but positions are interpolated as in the paper's code.
+
     Args:
         folder: Folder with config.json, model.safetensors and perhaps preprocessor_config.json.
         option: The user's init=..., for error messages.
+
+    Raises:
+        UserError: A file is missing or was changed, or the weights are for images that are not
+            square.
     """
     if not (folder / "model.safetensors").exists():
         raise UserError(
@@ -321,31 +346,37 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
     state = load_file(folder / "model.safetensors")
     if config.get("model_type") == "vit":
         state = interop.from_transformers(state)
-        unseen = {"model.heads": config["num_attention_heads"]}
-        return LoadedWeights(state, mean, std, unseen, export_files.norm_eps(config))
-    name = config["architecture"]
+        heads = {"model.heads": config["num_attention_heads"]}
+        return LoadedWeights(state, mean, std, heads, eps=export_files.norm_eps(config))
+    architecture_name = config["architecture"]
     network = None
-    if name.startswith(TRANSFORMERS):
-        network = timm_models.network(name, config.get("model_args") or {})
+    if architecture_name.startswith(TRANSFORMERS):
+        network = timm_models.network(architecture_name, config.get("model_args") or {})
     positions = "none" if getattr(network, "rope", None) is None else "rotary"
-    timms_rule = None
+    timm_interpolation = None
     if export_files.is_timm_format(config):
-        timms_rule = timm_models.table_rule(name)
+        timm_interpolation = timm_models.table_rule(architecture_name)
         sides = export_files.image_sides(config)
         if POSITIONS in state and len(set(sides)) > 1:
             raise UserError(
-                f"{option}: the weights are for images of {' x '.join(map(str, sides))} pixels. Use"
-                " weights for square images."
+                f"{option}: the weights are for images that are not square"
+                f" ({' x '.join(map(str, sides))} pixels). Use weights for square images."
             )
     return LoadedWeights(
-        state, mean, std, timm_models.hidden_properties(network), None, positions, timms_rule
+        state,
+        mean,
+        std,
+        timm_models.hidden_properties(network),
+        positions=positions,
+        timm_interpolation=timm_interpolation,
     )
 
 
 def _from_npz(init: InitSource) -> LoadedWeights:
     """Read a checkpoint of google-research/vision_transformer.
 
-    timm converts the names of flax when it loads the file into a network of the same size.
+    The file has the names of flax. timm can convert them only while it loads the file into a
+    network. Therefore a network of the same size is built, loaded, and its weights are returned.
 
     Args:
         init: The .npz file.
@@ -363,7 +394,8 @@ def _from_npz(init: InitSource) -> LoadedWeights:
         mlp = arrays["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel"].shape[1]
         query = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel"
         heads = arrays[query].shape[1]
-    size = patch * round((tokens - 1) ** 0.5)
+    grid_side = round((tokens - 1) ** 0.5)  # without the class token
+    size = patch * grid_side
     model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
     backbone: Any = timm.create_model(model.timm, num_classes=0, **build_timm_args(model, size))
     backbone.load_pretrained(init.place)
@@ -463,13 +495,14 @@ def export(
         classes: Names of the classes, for a classifier whose linear layer is head.weight and
             head.bias of `heads`. Empty: no classifier.
     """
+    # remove what an interrupted export to the same folder has left
     sweep(folder.parent, re.compile(re.escape(folder.name)), delete=shutil.rmtree)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing(folder, export_files.WRITTEN) as new_folder:
         new_folder.mkdir()
         config = _config(encoder, model, data, pool, classes)
         state = exported_state(encoder)
-        if classes:
+        if classes:  # so that timm can load the classifier; heads.safetensors has it, too
             state |= heads
         files = {"model.safetensors": _packed(state), "heads.safetensors": _packed(heads)}
         for name, content in files.items():

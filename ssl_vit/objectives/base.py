@@ -130,14 +130,14 @@ class Objective(RequiresMethods):
 
     Attributes:
         encoder: The network that is trained.
-        mixes_images: The option that makes a step depend on which images share a device batch, ""
+        mixing_option: The option that makes a step depend on which images share a device batch, ""
             if there is no such option.
         baselines_move: Whether `baselines` change during training, for instance because they are
             computed from a teacher's features.
     """
 
     encoder: Backbone
-    mixes_images: str = ""
+    mixing_option: str = ""
     baselines_move: bool = False
 
     def __init__(self, encoder: Backbone) -> None:

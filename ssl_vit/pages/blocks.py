@@ -52,7 +52,12 @@ class Cell(NamedTuple):
 class Table(NamedTuple):
     """Table with text in the first `labels` columns and numbers in the rest.
 
-    The HTML table moves the columns named in `behind` to the end, so that a phone shows the rest.
+    Attributes:
+        head: Headings of the columns.
+        rows: Cells of each row.
+        labels: Number of first columns that have text, which is aligned on the left.
+        behind: Headings of columns that an HTML table moves to the end, because the narrow screen
+            of a phone shows only the first columns.
     """
 
     head: Sequence[str]
@@ -135,8 +140,9 @@ class Section(NamedTuple):
 def markdown(title: str, sections: list[Section]) -> str:
     """Return a page as Markdown.
 
-    Text is escaped, so that names from other people cannot become markup. Blocks that exist only in
-    HTML are left out.
+    Text is escaped, so that names from other people cannot become markup. `escape_opening` escapes
+    only the beginning of a line, such as "# ", where Markdown would see a heading or a list. Blocks
+    that exist only in HTML are left out.
     """
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
@@ -227,12 +233,16 @@ def _breakable(text: str) -> Markup:
 
 
 def _in_page_order(table: Table) -> Table:
-    """Return the table with the columns named in `behind` at the end."""
-    # False sorts before True, and equal columns keep their order
+    """Return the table with the columns whose headings are in `behind` at the end.
+
+    The other columns, and the moved columns among themselves, keep their order.
+    """
+    # False sorts before True, and columns with equal keys keep their order
     order = sorted(range(len(table.head)), key=lambda column: table.head[column] in table.behind)
     return table._replace(
         head=[table.head[column] for column in order],
         rows=[[row[column] for column in order] for row in table.rows],
+        # moved columns of text no longer belong to the first columns
         labels=sum(head not in table.behind for head in table.head[: table.labels]),
     )
 
@@ -249,6 +259,7 @@ def _assets() -> tuple[list[str], list[str]]:
     banner, end, code = library.partition("*/")
     match = re.search(r"v[\d.]+", banner)
     version = match[0] if match else ""
+    # a new comment with the version and the licence, then the end "*/" of the old banner
     library = f"/* uPlot {version}\n\n{licence}{end}{code}"
     script = (ASSETS / "page.js").read_text(encoding="utf-8")
     styles = ["uPlot.min.css", "page.css"]
@@ -257,15 +268,16 @@ def _assets() -> tuple[list[str], list[str]]:
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
     """Return the Content-Security-Policy of a page, which allows only these scripts and styles."""
-    script_hashes = " ".join(map(_source, scripts))
-    style_hashes = " ".join(map(_source, styles))
+    script_hashes = " ".join(map(_hash_source, scripts))
+    style_hashes = " ".join(map(_hash_source, styles))
     return (
         f"default-src 'none'; img-src data:; script-src {script_hashes}; style-src {style_hashes};"
         " base-uri 'none'; form-action 'none'"
     )
 
 
-def _source(text: str) -> str:
+def _hash_source(text: str) -> str:
+    """Return the source expression by which a policy allows a script or a style: its hash."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 

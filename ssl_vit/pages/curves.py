@@ -29,7 +29,7 @@ from .blocks import Chart, Line
 DRAWN = 600
 POINTS = 20  # a line with at most this many values has a point at each value
 # titles of the charts that come first
-FIRST = ("Loss", "Accuracy")
+FIRST_TITLES = ("Loss", "Accuracy")
 
 
 class Curve(NamedTuple):
@@ -67,7 +67,9 @@ class MetricRows(NamedTuple):
 
 
 def read(path: Path) -> MetricRows:
-    """Read the rows of metrics.jsonl. A missing file, and anything but a regular file, has no rows.
+    """Read the rows of metrics.jsonl as curves.
+
+    Without such a file, or if the path is no regular file, the result has no rows.
 
     Raises:
         OSError: The file cannot be read.
@@ -81,6 +83,7 @@ def read(path: Path) -> MetricRows:
         for line in file:
             row = parse_row(line)
             if row is None or (steps and row["step"] <= steps[-1]):
+                # A line without an end is still being written, so it does not count as damaged
                 damaged += line.endswith("\n")
                 continue
             step = row.pop("step")
@@ -101,14 +104,15 @@ def model_curves(curves: Curves) -> dict[str, Curve]:
 
 
 def charts(curves: Curves) -> list[Chart]:
-    """Return charts of all metrics with several values, the loss first.
+    """Return charts of all metrics whose values change, with the lines of their baselines.
 
-    A metric of held-out images is drawn in the chart of the training metric with the same name.
+    The charts of FIRST_TITLES (loss and accuracy) come first. The metrics in a chart have the same
+    title, for example the loss of training images and the loss of held-out images.
     """
-    by_title: dict[str, list[Line]] = {title: [] for title in FIRST}
+    by_title: dict[str, list[Line]] = {title: [] for title in FIRST_TITLES}
     for name, curve in model_curves(curves).items():
         if not curve.is_constant:
-            by_title.setdefault(_title(name), []).append(
+            by_title.setdefault(_chart_title(name), []).append(
                 line(metric_title(name), thin_curve(curve))
             )
     titles_with_lines = {title for title, lines in by_title.items() if lines}
@@ -118,7 +122,7 @@ def charts(curves: Curves) -> list[Chart]:
     return [Chart(title, lines) for title, lines in by_title.items() if lines]
 
 
-def numbers(curves: Curves) -> list[list[str]]:
+def constant_rows(curves: Curves) -> list[list[str]]:
     """Return the metrics that were measured once or are constant, as rows of a table.
 
     A row has the metric's name, its value, and the steps from the first to the last measurement.
@@ -134,11 +138,13 @@ def numbers(curves: Curves) -> list[list[str]]:
     return rows
 
 
-def _title(name: str) -> str:
+def _chart_title(name: str) -> str:
     """Return the title of the chart that shows a metric.
 
-    All probes share a chart. A metric by kind of patch, such as corrupted patches, has a chart of
-    its own.
+    Metrics with the same title share a chart. Training and held-out images share "Loss", and all
+    probes share "Probes of the frozen features". Masked patches share the chart of all patches:
+    `accuracy` and `accuracy_masked` are in "Accuracy". Patches that were corrupted in another way
+    share a second chart: `accuracy_random` and `accuracy_kept` are in "Accuracy by kind of patch".
     """
     stem = name.removeprefix(HELD_OUT)
     if stem.startswith(PROBE):
@@ -169,16 +175,17 @@ def metric_title(name: str) -> str:
 
 
 def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
-    """Yield the lines of baselines, each with the title of the chart that shows the line.
+    """Yield the lines of baselines, as (title of a chart, line).
 
-    A constant baseline is a level over all steps of the run. A baseline that changes is a curve. If
-    the metrics that are compared with a baseline have several charts, each chart gets the line.
+    A baseline is drawn in the charts of all metrics that are compared with it, so its line may be
+    yielded several times. A constant baseline is a level from the first to the last step of the
+    run. A baseline that changes is a curve.
     """
     for name, curve in curves.items():
         baseline = find_baseline(name)
         if baseline is None or not name.startswith((HELD_OUT, PROBE)):
             continue
-        value, part = float(curve.values[-1]), name.rpartition("/")[0]
+        value = float(curve.values[-1])
         if not math.isfinite(value):
             continue
         label = f"baseline: {baseline.called}"
@@ -189,11 +196,13 @@ def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
             first = min(int(other.steps[0]) for other in curves.values())
             last = max(int(other.steps[-1]) for other in curves.values())
             baseline_line = Line(label, [first, last], [value] * 2, "level")
-        for title in dict.fromkeys(_title(f"{part}/{metric}") for metric in baseline.compared_with):
+        prefix = name.rpartition("/")[0]  # such as "validation", or "probe"
+        metrics = [f"{prefix}/{metric}" for metric in baseline.compared_with]
+        for title in dict.fromkeys(map(_chart_title, metrics)):
             yield title, baseline_line
 
 
-def thin_curve(curve: Curve, most: int = DRAWN) -> Curve:
+def thin_curve(curve: Curve, max_points: int = DRAWN) -> Curve:
     """Return a curve with fewer points, without losing a peak.
 
     The first and last point stay. The points between are divided into stretches of equal length,
@@ -202,13 +211,15 @@ def thin_curve(curve: Curve, most: int = DRAWN) -> Curve:
 
     Args:
         curve: Curve with N points.
-        most: Most points of the result, above 4.
+        max_points: Largest number of points of the result, above 4.
     """
     last = len(curve.steps) - 1
-    if last < most:
+    if last < max_points:
         return curve
     height_N = np.where(np.isfinite(curve.values), curve.values, np.inf)
-    num_stretches = (most - 2) // 2
+    # The first and the last point are always kept, and each stretch between keeps two points
+    num_stretches = (max_points - 2) // 2
+    # Stretch i goes from bounds[i] to bounds[i + 1]; together they cover the points 1 to last - 1
     bounds = 1 + np.arange(num_stretches + 1) * (last - 1) // num_stretches
     positions = {0, last}
     for start, end in itertools.pairwise(bounds):

@@ -68,25 +68,27 @@ DECLARED_FIGURES = (PREDICTIONS, "predicted")
 ORDER = tuple(dict.fromkeys((PREDICTIONS, "reconstruction", "predicted", *FIGURES)))
 
 
-def predictions(values: Mapping[str, Any]) -> str:
+def describe_predictions(values: Mapping[str, Any]) -> str:
     """Return the caption of the figure that shows an objective's predictions.
 
     Args:
         values: {dotted key: value} of a recipe.
 
     Returns:
-        The caption, or an empty string if the objective draws no figure or is unknown here.
+        The caption. It is empty if the objective draws no figure, or if the objective comes from a
+        plugin whose caption was not recorded.
     """
     declared = declaration.find_objective_or_stub(str(values.get("objective")))
-    # the parts of a joint objective
+    # A joint objective has parts and no caption. Its figure is that of the first part with a figure
     parts = [declaration.objective(name) for name in declared.parts]
     captions = [part.figure for part in (declared, *parts) if part.figure]
     if not captions:
         return ""
+    caption = captions[0]
     target = declaration.targets().get(str(values.get("target")))
     if declared.predicts_patches and target and target.drawn:
-        return f"{captions[0]}, {target.drawn}"
-    return captions[0]
+        return f"{caption}, {target.drawn}"
+    return caption
 
 
 def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
@@ -100,38 +102,44 @@ def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
     Raises:
         OSError: The page cannot be written.
     """
-    objective = "" if run is None else predictions(read_run(run).values)
-    figures = list(build(folder, objective, "a figure", math.inf))
+    caption = "" if run is None else describe_predictions(read_run(run).values)
+    figures = list(build(folder, caption, default_caption="a figure", bytes_left=math.inf))
     sections = [Section("", [Listing(list(about))]), Section("Figures", figures)]
     write_atomically(folder / PAGE, blocks.html("What the encoder has learned", sections))
     return folder / PAGE
 
 
-def build(folder: Path, objective: str, otherwise: str, most: float) -> Iterator[Block]:
-    """Yield the SVG files of a folder as blocks, predictions of the objective first.
+def build(
+    folder: Path, predictions_caption: str, default_caption: str, bytes_left: float
+) -> Iterator[Block]:
+    """Yield the figures of a folder as blocks of a page, the objective's predictions first.
+
+    The SVG files become part of the page. A figure that does not fit into `bytes_left` is skipped,
+    and a last block names the skipped figures.
 
     Args:
-        folder: Folder of the figures.
-        objective: Caption of the objective's predictions. Empty if it is unknown.
-        otherwise: Caption of a figure that has none.
-        most: Largest size in bytes of all figures inside the page. Further figures are only named.
+        folder: Folder with the SVG files.
+        predictions_caption: Caption of the figure of predictions. Empty if it is unknown.
+        default_caption: Caption of a figure without a caption.
+        bytes_left: Largest size in bytes of all figures together.
     """
     too_large = []
     try:
         recorded = records.read(folder / "figures.json", Figures).figures
     except (OSError, ValueError):  # missing or damaged
         recorded = {}
-    for path in sorted(folder.glob("*.svg"), key=_place):
-        name, svg = f"{folder.name}/{path.name}", _read_text(path)
+    for path in sorted(folder.glob("*.svg"), key=_page_position):
+        name = f"{folder.name}/{path.name}"
+        svg = _read_text(path)
         if svg is None:
             continue
-        if len(svg) > most:
+        if len(svg) > bytes_left:
             too_large.append(name)
             continue
-        most -= len(svg)
-        caption = objective if path.stem in DECLARED_FIGURES else ""
-        description = DESCRIPTIONS.get(path.stem, FigureDescription(caption))
-        caption = description.caption or otherwise
+        bytes_left -= len(svg)
+        declared_caption = predictions_caption if path.stem in DECLARED_FIGURES else ""
+        description = DESCRIPTIONS.get(path.stem, FigureDescription(declared_caption))
+        caption = description.caption or default_caption
         entry = recorded.get(path.stem)
         if entry and entry.drawn:
             caption = f"{caption}, {entry.drawn}"
@@ -152,5 +160,5 @@ def _read_text(path: Path) -> str | None:
         return None
 
 
-def _place(path: Path) -> tuple[int, str]:
+def _page_position(path: Path) -> tuple[int, str]:
     return ORDER.index(path.stem) if path.stem in ORDER else len(ORDER), path.name

@@ -58,7 +58,7 @@ class MetricReading(NamedTuple):
         images: Number of independent images measured; 0 if unknown.
         copies: How many of these images are copies of each other.
         images_text: The images in words, such as `9 held-out images`.
-        of_few: Whether fewer than FEW_IMAGES distinct images are known to be measured.
+        has_few_images: Whether fewer than FEW_IMAGES distinct images are known to be measured.
         interval: Interval of a share over distinct images and, for few-shot, over draws; None for
             other metrics or without images.
         draws: Number of random draws that a few-shot accuracy averages; 0 for other metrics.
@@ -72,7 +72,7 @@ class MetricReading(NamedTuple):
     images: int
     copies: Copies | None
     images_text: str
-    of_few: bool
+    has_few_images: bool
     interval: Interval | None
     draws: int
     comparisons: list["BaselineComparison"]
@@ -88,17 +88,23 @@ class BaselineComparison(NamedTuple):
 
     Attributes:
         label: Name of the baseline for readers.
-        place: Key of PROBE_BASELINES if the baseline replaces the encoder; otherwise empty.
+        substitute: What replaces the encoder, a key of PROBE_BASELINES such as FRESH (untrained
+            weights); empty if the baseline replaces no encoder.
         value: Value of the baseline.
         difference: Paired difference, the reading minus the baseline; None if it was not measured.
         better: Whether the model is better than the baseline, in words.
     """
 
     label: str
-    place: str
+    substitute: str
     value: float
     difference: Difference | None
     better: str
+
+    @property
+    def is_commonest_class(self) -> bool:
+        """Return whether the baseline always names the commonest class."""
+        return self.label.endswith(COMMONEST_CLASS)
 
 
 def read_metrics(
@@ -129,7 +135,9 @@ def read_metrics(
             images=images,
             copies=entry.copies,
             images_text=_images_text(entry.split, images) + copies_text(entry.copies),
-            of_few=is_finite and entry.split in (measured_on or {}) and distinct < FEW_IMAGES,
+            has_few_images=is_finite
+            and entry.split in (measured_on or {})
+            and distinct < FEW_IMAGES,
             interval=entry.interval(images) if has_interval else None,
             draws=entry.draws.count if entry.draws else int(is_few_shot(name)),
             comparisons=[],
@@ -143,9 +151,10 @@ def read_metrics(
         reading = by_name[metric]
         if math.isfinite(reading.value):
             label = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
-            place, better = probe_prefix(name), _is_better(reading, entry)
+            substitute = probe_prefix(name)
+            better = _judge_against_baseline(reading, entry)
             reading.comparisons.append(
-                BaselineComparison(label, place, entry.value, entry.difference, better)
+                BaselineComparison(label, substitute, entry.value, entry.difference, better)
             )
     return list(by_name.values())
 
@@ -167,29 +176,39 @@ def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
         measured_on: `{split: number of images}`. All cases count if the split is missing.
     """
     cases = n or 0
-    return min(cases, (measured_on or {}).get(split, cases))
+    images = (measured_on or {}).get(split, cases)
+    return min(cases, images)
 
 
-def _is_better(reading: MetricReading, baseline: Measured) -> str:
-    """Return whether a metric is better than a baseline: WON, LOST, OPEN, AHEAD or FEW.
+def _judge_against_baseline(reading: MetricReading, baseline: Measured) -> str:
+    """Return in words whether a metric of the model is better than a baseline.
 
-    If the paired difference was measured, its interval decides, and an interval that includes zero
-    gives OPEN. Otherwise the interval of the metric decides. Values that look the same on a page
-    give OPEN. A better metric without an interval is only AHEAD, and FEW if few images were
-    measured.
+    If the paired difference was measured, its 95% interval decides:
+    - WON or LOST if the interval excludes zero,
+    - OPEN if the interval includes zero.
+
+    Otherwise the metric itself decides. The first of these cases counts:
+    - FEW if the metric has no interval and was measured on few images,
+    - OPEN if the interval of the metric includes the value of the baseline,
+    - OPEN if both values are displayed as the same number,
+    - LOST if the metric is worse than the baseline,
+    - AHEAD if the metric is better and has no interval,
+    - WON if the metric is better and has an interval.
 
     Args:
         reading: Metric of the model.
         baseline: Baseline on the same split.
     """
-    row, baseline_value = reading.row, baseline.value
-    difference, interval = baseline.difference, reading.interval
+    row = reading.row  # `row.higher` says whether larger values are better
+    baseline_value = baseline.value
+    difference = baseline.difference
+    interval = reading.interval
     if difference is not None:
         if difference.low <= 0 <= difference.high:
             return OPEN
         is_higher = difference.low > 0
         return WON if is_higher == row.higher else LOST
-    if interval is None and reading.of_few:
+    if interval is None and reading.has_few_images:
         return FEW
     if interval is not None and interval.low <= baseline_value <= interval.high:
         return OPEN
@@ -209,30 +228,34 @@ class TitledTable(NamedTuple):
 
 
 def tables(readings: Sequence[MetricReading], page: bool = False) -> list[TitledTable]:
-    """Return the tables of a run: about the encoder's features, and about the training task.
+    """Return the metrics of a run as tables, at most two tables for each split.
 
-    A table has the metrics of a split. The first heading names the largest number of images, and a
-    metric of fewer images has the number in its name.
+    A table titled "features" has the metrics of the frozen encoder, such as k-NN. A table titled
+    "results" has all other metrics, such as the training loss. Tables of features come first. The
+    first heading of a table is the number of measured images, such as `400 test images`. A metric
+    that was measured on fewer images states its number next to its name.
 
     Args:
         readings: Metrics of the run.
-        page: Whether values have the digits of a page instead of those of the terminal.
+        page: Whether the tables are for a page. A page has more digits than the terminal, and also
+            shows the metrics of `is_shown_otherwise`.
     """
-    by_split: dict[tuple[bool, str], list[MetricReading]] = {}
+    groups: dict[tuple[bool, str], list[MetricReading]] = {}
     names = {reading.name for reading in readings}
     for reading in readings:
         is_shown = page or reading.comparisons or not is_shown_otherwise(reading.name, names)
-        of_encoder = reading.row.unit == PIXEL_SHARE or is_frozen_metric(reading.name)
-        of_encoder = of_encoder or any(baseline.place for baseline in reading.comparisons)
+        # A metric belongs to the frozen encoder if it is a share of pixels (segmentation), a probe,
+        # or was also measured on a substitute of the encoder, such as untrained weights
+        has_substitute = any(baseline.substitute for baseline in reading.comparisons)
+        is_probe = reading.row.unit == PIXEL_SHARE or is_frozen_metric(reading.name)
         if is_shown:
-            by_split.setdefault((of_encoder, reading.split), []).append(reading)
-    # the features first
-    in_order = sorted(by_split.items(), key=lambda item: not item[0][0])
+            groups.setdefault((is_probe or has_substitute, reading.split), []).append(reading)
+    features_first = sorted(groups.items(), key=lambda item: not item[0][0])
     return [
         TitledTable("features", _features_table(group, page))
-        if of_encoder
+        if is_of_encoder
         else TitledTable("results", _task_table(group, page))
-        for (of_encoder, _), group in in_order
+        for (is_of_encoder, _), group in features_first
     ]
 
 
@@ -243,65 +266,89 @@ def without_intervals(reading: MetricReading) -> MetricReading:
 
 
 def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
-    """Return a table with a row for each measure and a column for each network or baseline."""
-    by_place: list[dict[str, BaselineComparison]] = [{} for _ in readings]
-    for baselines, reading in zip(by_place, readings, strict=True):
-        for baseline in reading.comparisons:
-            is_commonest = baseline.label.endswith(COMMONEST_CLASS)
-            place = COMMONEST if is_commonest else baseline.place or baseline.label
-            baselines[place] = baseline
-    measured = {place for baselines in by_place for place in baselines}
-    places = [place for place in COLUMNS if place in measured]
-    places += sorted(measured - COLUMNS.keys())
-    most = max(readings, key=lambda reading: reading.images)
-    head = [most.images_text, "this encoder"]
-    for place in places:
-        head.append(COLUMNS.get(place, place))
-        if place in WITH_DIFFERENCE:
+    """Return a table with a row for each metric and a column for each network or baseline.
+
+    The first two columns are the metric's name and the value of this encoder. Then follow the
+    measured baselines, first those of COLUMNS in that order, such as "untrained" (the same network
+    with untrained weights). After untrained and after initial weights, a column has the difference.
+
+    Args:
+        readings: Metrics of the rows, all of one split.
+        page: Whether values have the digits of a page, which are more than on the terminal.
+    """
+    baselines_of_rows = [
+        {_column_of(baseline): baseline for baseline in reading.comparisons} for reading in readings
+    ]
+    measured = {column for baselines in baselines_of_rows for column in baselines}
+    columns = [column for column in COLUMNS if column in measured]
+    columns += sorted(measured - COLUMNS.keys())
+    largest = max(readings, key=lambda reading: reading.images)
+    head = [largest.images_text, "this encoder"]
+    for column in columns:
+        head.append(COLUMNS.get(column, column))
+        if column in WITH_DIFFERENCE:
             head.append(DIFFERENCE)
     rows = []
-    for reading, baselines in zip(readings, by_place, strict=True):
-        row = [measure_text(reading, most), value_text(reading, page)]
-        for place in places:
-            found = baselines.get(place)
-            row.append(reading.row.text(found.value, page) if found else "")
-            if place in WITH_DIFFERENCE:
-                row.append(_difference_text(reading, found, page) if found else "")
+    for reading, baselines in zip(readings, baselines_of_rows, strict=True):
+        row = [measure_text(reading, largest), value_text(reading, page)]
+        for column in columns:
+            baseline = baselines.get(column)
+            row.append(reading.row.text(baseline.value, page) if baseline else "")
+            if column in WITH_DIFFERENCE:
+                row.append(_difference_text(reading, baseline, page) if baseline else "")
         rows.append(row)
     return Table(head, rows)
 
 
+def _column_of(baseline: BaselineComparison) -> str:
+    """Return the key in COLUMNS of a baseline, or the baseline's label if COLUMNS lacks it."""
+    if baseline.is_commonest_class:
+        return COMMONEST
+    return baseline.substitute or baseline.label
+
+
 def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
-    """Return a table with a row for each metric of the training task and each baseline."""
-    most, rows = max(readings, key=lambda reading: reading.images), []
+    """Return a table of the metrics of the training task, with a row for each baseline of a metric.
+
+    A metric without baselines has one row. The first heading of the table is the number of measured
+    images, such as "400 test images".
+
+    Args:
+        readings: Metrics of the rows, all of one split.
+        page: Whether values have the digits of a page, which are more than on the terminal.
+    """
+    largest = max(readings, key=lambda reading: reading.images)
+    rows = []
     for reading in readings:
-        cells = [measure_text(reading, most), value_text(reading, page)]
+        cells = [measure_text(reading, largest), value_text(reading, page)]
         for baseline in reading.comparisons:
             value = reading.row.text(baseline.value, page)
             rows.append([*cells, f"{value} ({baseline.label})", baseline.better])
         if not reading.comparisons:
             rows.append([*cells, "", ""])
-    head = [most.images_text, "this run", "baseline", "better than the baseline"]
+    head = [largest.images_text, "this run", "baseline", "better than the baseline"]
     return Table(head, rows)
 
 
-def measure_text(reading: MetricReading, most: MetricReading) -> str:
-    """Return the name of a measure, with what differs from the other measures of the table.
+def measure_text(reading: MetricReading, largest: MetricReading) -> str:
+    """Return the name of a metric for a table, with notes such as "k-NN (n = 380)".
 
-    This is, for few-shot, the number of draws of images, and another number of images.
+    A few-shot accuracy has a note on its draws, the random choices of training images. A metric
+    that was measured on other images than the table's heading says has a note on their number n.
 
     Args:
-        reading: Metric of the row.
-        most: Metric of the table that was measured on most images.
+        reading: Metric to name.
+        largest: Metric of the table that was measured on the most images, whose number is in the
+            heading. With `reading` itself, there is no note on n.
     """
     notes = []
     if reading.draws == 1:
         notes.append("1 draw, other draws are not in the interval")
     elif reading.draws:
         notes.append(f"{reading.draws} draws")
-    if reading.images and (reading.images, reading.copies) != (most.images, most.copies):
+    if reading.images and (reading.images, reading.copies) != (largest.images, largest.copies):
         notes.append(f"n = {reading.count_text}")
-    elif math.isfinite(reading.value) and not reading.images and most.images:
+    elif math.isfinite(reading.value) and not reading.images and largest.images:
         notes.append("n unknown")
     label = metric_label(reading.name)
     return f"{label} ({', '.join(notes)})" if notes else label
@@ -317,8 +364,18 @@ def value_text(reading: MetricReading, page: bool = False) -> str:
 
 
 def _difference_text(reading: MetricReading, baseline: BaselineComparison, page: bool) -> str:
-    """Return the metric minus the baseline, with the interval of paired results if measured."""
-    difference, digits = baseline.difference, 2 if page else 1
+    """Return a metric minus a baseline, such as "+35.5 (+30.2 to +40.8)", in percentage points.
+
+    The interval is that of the paired difference, which is measured for accuracies only. Without
+    it, the text is the difference of the two values, such as "-0.25 (no interval)" for a loss.
+
+    Args:
+        reading: The metric.
+        baseline: The baseline.
+        page: Whether the text has the digits of a page, which are more than on the terminal.
+    """
+    difference = baseline.difference
+    digits = 2 if page else 1
     if difference is None:
         value = reading.value - baseline.value
         text = f"{100 * value:+.{digits}f}" if reading.row.in_per_cent else f"{value:+.4g}"
@@ -328,12 +385,17 @@ def _difference_text(reading: MetricReading, baseline: BaselineComparison, page:
 
 
 def differences_table(readings: Sequence[MetricReading]) -> Table:
-    """Return a table of all paired differences from a baseline that `tables` leaves out."""
+    """Return the paired differences that `tables` does not show, as a table.
+
+    `tables` shows the differences from untrained and from initial weights (WITH_DIFFERENCE). This
+    table has the differences from all other baselines, such as the pixels.
+    """
     rows = []
     for reading in readings:
         for baseline in reading.comparisons:
-            if baseline.difference and baseline.place not in WITH_DIFFERENCE:
+            if baseline.difference and baseline.substitute not in WITH_DIFFERENCE:
                 difference = _difference_text(reading, baseline, page=True)
+                # Compared with itself, the metric gets no note on the number of images
                 rows.append([measure_text(reading, reading), baseline.label, difference])
     return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
 
@@ -346,13 +408,13 @@ def text_lines(title: str, table: Table) -> list[str]:
 
 
 def value_with_fresh(reading: MetricReading) -> str:
-    """Describe a metric and the difference from untrained weights in a cell of a list.
+    """Describe a metric in one line, with its difference from untrained weights if measured.
 
     For example: "76.5% (72.1 to 80.4) of 400 test images, untrained 41.0%: +35.5 (+30.2 to +40.8)".
     """
     parts = [f"{value_text(reading)} of {reading.images_text}"]
     for baseline in reading.comparisons:
-        if baseline.place == FRESH:
+        if baseline.substitute == FRESH:  # untrained weights
             value = reading.row.text(baseline.value)
             difference = _difference_text(reading, baseline, page=False)
             parts.append(f"{COLUMNS[FRESH]} {value}: {difference}")
@@ -360,12 +422,13 @@ def value_with_fresh(reading: MetricReading) -> str:
 
 
 def is_no_better(reading: MetricReading) -> bool:
-    """Return whether a classifier or probe is no better than always naming the commonest class.
+    """Return whether a metric is not shown to be better than always naming the commonest class.
 
-    The interval of the measured difference then includes zero or lies below zero.
+    The comparison with this baseline is then OPEN (either may be better) or LOST (the metric is
+    worse).
     """
     return any(
-        baseline.label.endswith(COMMONEST_CLASS) and baseline.better in (OPEN, LOST)
+        baseline.is_commonest_class and baseline.better in (OPEN, LOST)
         for baseline in reading.comparisons
     )
 

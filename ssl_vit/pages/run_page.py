@@ -32,18 +32,18 @@ from ..runs.next_steps import NextCommand, has_labels, next_steps
 from . import blocks, curves, figure_blocks, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .run_record import RunRecord, read_run
-from .run_wording import machine, sentences
+from .run_wording import describe_machine, sentences
 
 PAGE = "report.html"
-WARNINGS = 50  # number of last warnings in log.txt that the page shows
-STEPS = 20  # number of skipped updates that the page names
+MAX_WARNINGS = 50  # number of last warnings in log.txt that the page shows
+MAX_STEPS = 20  # number of skipped updates that the page names
 EMBEDDED = 3 * 2**20  # largest size in bytes of figures inside a page; 4 MiB as base64
 INTERVALS = (
-    "Values in parentheses are 95% intervals. Intervals of accuracies are Wilson's intervals for"
-    " independent images. Patches of an image are alike, so an accuracy of patches gets the"
-    " interval for as many cases as there are images. Copies of an image count once. Intervals of"
-    " few-shot accuracy also cover the draws of images; with a single draw they do not. Intervals"
-    " of differences compare pairs of results on the same images (Agresti and Min, 2005). All"
+    "Values in parentheses are 95% intervals. Intervals of accuracies are Wilson's intervals, in"
+    " which n is the number of distinct images. This also holds for accuracies of patches, because"
+    " the patches of an image are alike. For few-shot accuracy, a draw is a random choice of the"
+    " labelled images. With several draws, the interval includes their spread. Intervals of"
+    " differences compare pairs of results on the same images (Agresti and Min, 2005). All"
     " intervals describe this network and not the spread over seeds."
 )
 REFRESH = 60  # seconds after which the page of a running run is loaded again
@@ -58,7 +58,8 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
     Args:
         folder: Folder of the run.
         record: Content of the folder, or None to read the folder.
-        running: Whether the calling process is the run itself. `read_run` cannot see this.
+        running: Whether the run is in progress in the calling process. `read_run` recognises a
+            running run only if another process has locked the folder.
 
     Raises:
         OSError: The page cannot be written.
@@ -100,7 +101,11 @@ def summary_blocks(record: RunRecord) -> Iterator[Block]:
 
 
 def warning_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield damaged files, skipped updates and the warnings in log.txt."""
+    """Yield damaged files, rows without a finite loss, skipped updates and warnings in log.txt.
+
+    Of many skipped updates and warnings, only the first MAX_STEPS and the last MAX_WARNINGS are
+    shown.
+    """
     if record.problems:
         yield Listing([f"{problem}." for problem in record.problems])
     if record.steps_of_bad_loss:
@@ -111,26 +116,30 @@ def warning_blocks(record: RunRecord) -> Iterator[Block]:
             warning=True,
         )
     if record.not_finite:
-        steps = ", ".join(f"{step:,}" for step in record.not_finite[:STEPS])
-        more = " and more" if len(record.not_finite) > STEPS else ""
+        steps = ", ".join(f"{step:,}" for step in record.not_finite[:MAX_STEPS])
+        more = " and more" if len(record.not_finite) > MAX_STEPS else ""
         yield Text(
             "Updates skipped because the loss or the gradient was not finite:"
             f" {format_count(len(record.not_finite), 'steps')} ({steps}{more}). not_finite.json"
             " lists the images of these steps.",
             warning=True,
         )
-    if len(record.warnings) > WARNINGS:
-        yield Text(f"The last {WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
+    if len(record.warnings) > MAX_WARNINGS:
+        yield Text(f"The last {MAX_WARNINGS} of {len(record.warnings):,} warnings in log.txt:")
     if record.warnings:
-        last = list(record.warnings.items())[-WARNINGS:]
+        last = list(record.warnings.items())[-MAX_WARNINGS:]
         yield Listing([text if n == 1 else f"{text} ({n:,} times)" for text, n in last])
 
 
 def result_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield every metric with an interval, and the baselines."""
+    """Yield tables of all metrics with intervals and baselines, and cautions about the images.
+
+    The cautions say that few images were measured, or that the run (or the run that made the
+    initial weights) was trained on measured images, which are then "seen".
+    """
     recipe = record.recipe
     readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
-    # copies of images are recorded only at the end, so there are no intervals yet
+    # An interval needs the number of distinct images, which is recorded when the run finishes
     if record.result is None:
         readings = [metric_tables.without_intervals(reading) for reading in readings]
     tables = [table for _, table in metric_tables.tables(readings, page=True)]
@@ -163,10 +172,10 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
 def curve_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield a chart for each group of metrics, and a table of metrics with a single value."""
     yield from curves.charts(record.rows.curves)
-    numbers = curves.numbers(record.rows.curves)
-    if numbers:
+    constant_rows = curves.constant_rows(record.rows.curves)
+    if constant_rows:
         yield Text("Metrics that were measured once or never changed:")
-        yield Table(["measure", "value", "steps"], numbers)
+        yield Table(["measure", "value", "steps"], constant_rows)
     num_rows = len(record.rows.steps)
     if num_rows > curves.DRAWN:
         yield Text(
@@ -178,27 +187,31 @@ def curve_blocks(record: RunRecord) -> Iterator[Block]:
 def figures(record: RunRecord) -> Iterator[Block]:
     """Yield the figures of the run, predictions first.
 
-    Figures beyond a total of EMBEDDED bytes are only named.
+    Figures that would make the page larger than EMBEDDED bytes are listed by name instead of shown.
     """
-    caption = figure_blocks.predictions(record.values)
-    otherwise = f"a figure of the run {record.name}"
-    yield from figure_blocks.build(record.folder / "figures", caption, otherwise, EMBEDDED)
+    caption = figure_blocks.describe_predictions(record.values)
+    default_caption = f"a figure of the run {record.name}"
+    yield from figure_blocks.build(record.folder / "figures", caption, default_caption, EMBEDDED)
 
 
 def recipe_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield a table of the keys that differ from the recipe file, and a table of all keys."""
+    """Yield a table of the keys that differ from the recipe file, and a table of all keys.
+
+    If the run came from no recipe file, the first table has the keys that differ from the defaults.
+    """
     values, recipe_file = record.values, record.environment.recipe_file
     if not values:
         return
     if recipe_file:
-        before, source = recipe_file.differs, f"recipe={recipe_file.name}"
+        source_values = recipe_file.differs  # the file's values of the keys that differ
+        source = f"recipe={recipe_file.name}"
     else:  # the run was made in Python without a recipe file
-        before = experiment_values(defaults())
+        source_values = experiment_values(defaults())
         source = "the defaults"
     rows = [
-        [key, format_value(values[key]), format_value(before[key])]
+        [key, format_value(values[key]), format_value(source_values[key])]
         for key in values
-        if key in before and values[key] != before[key]
+        if key in source_values and values[key] != source_values[key]
     ]
     if rows:
         yield Text(f"Changes from {source}:")
@@ -240,7 +253,10 @@ def provenance_blocks(record: RunRecord) -> Iterator[Block]:
         rows.append(("peak memory of a device, GiB", _number(float(memory.max()))))
     host = recorded.host or {}
     rows += [
-        ("machine and versions", machine(recorded) if recorded.model_fields_set else ""),
+        (
+            "machine and versions",
+            describe_machine(recorded) if recorded.model_fields_set else "",
+        ),
         ("system", host.get("system", "")),
         ("cores", host.get("cores", "")),
         ("images per process and pass", recorded.device_batch or ""),
@@ -267,13 +283,17 @@ def _number(value: float | None, form: str = ",.4g") -> str:
 
 
 def loading_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield the Python code that loads the exported encoder."""
+    """Yield the Python code that loads the exported encoder.
+
+    timm and transformers can load an export without ssl_vit. The exception is an architecture that
+    ssl_vit adds to timm: its import line also imports ssl_vit.
+    """
     folder, recipe = record.folder.absolute(), record.recipe
     if not (folder / "export" / "config.json").exists():
         return
     import_line = recipe.model.opened_by if recipe else "import timm"
-    alone = " alone" if import_line == "import timm" else ""
-    yield Text(f"In Python, load the encoder with ssl_vit, or with timm or transformers{alone}:")
+    suffix = " alone" if import_line == "import timm" else ""
+    yield Text(f"In Python, load the encoder with ssl_vit, or with timm or transformers{suffix}:")
     variable, model_class = "encoder", "AutoModel"
     classes: list[str] = []
     with suppress(OSError, ValueError):  # the file may be damaged
@@ -300,23 +320,30 @@ def loading_blocks(record: RunRecord) -> Iterator[Block]:
 
 
 def next_command_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield the command that continues an unfinished run, or commands that use a finished run."""
+    """Yield the command that continues an unfinished run, or commands that use a finished run.
+
+    There is no command without a readable recipe, or if the folder was renamed so that `name=`
+    would refuse its name.
+    """
     folder, recipe = record.folder.absolute(), record.recipe
     if recipe is None or not is_name(folder.name):
         return
     steps: list[NextCommand] = []
     if record.result is None:
         tool = "evaluate" if recipe.objective == "probe" else recipe.training_tool
-        words = [f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}", f"out={folder.parent}"]
+        options = [f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}"]
+        options.append(f"out={folder.parent}")
         if recipe.plugin:
-            words.append(f"plugin={recipe.plugin}")
-        command = shell_command("accelerate", "launch", *tool_command(tool), *words)
+            options.append(f"plugin={recipe.plugin}")
+        command = shell_command("accelerate", "launch", *tool_command(tool), *options)
         steps = [NextCommand("continue from the newest checkpoint", command)]
     elif (folder / "export").exists():
+        # Features are not compared if the images have no labels, and `not_compared` says so
         is_labelled = has_labels(record.result.not_compared)
         steps = next_steps(folder, folder.parent, recipe, is_labelled)
     for step in steps:
-        yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
+        purpose = step.what
+        yield Text(f"{purpose[0].upper()}{purpose[1:]}:")
         yield Commands([step.command])
 
 

@@ -140,9 +140,11 @@ class RunRecord:
         return last, values
 
     def metrics(self) -> dict[str, Measured]:
-        """Return the metrics in result.json, `{metric: value, split and number of cases}`.
+        """Return the metrics in result.json, `{name: measurement}`.
 
-        For an unfinished run, return the last held-out metrics, whose `n` counts images.
+        A measurement has the value, the split and the number `n` of measured images or patches. For
+        an unfinished run, return the last metrics of the held-out images, with the number of these
+        images as `n`.
         """
         if self.result is not None:
             return self.result.metrics
@@ -192,7 +194,9 @@ def read_run(folder: Path, result: Result | None = None) -> RunRecord:
         not_finite = _record(folder / "not_finite.json", NotFinite, problems)
         if not_finite is not None:
             skipped = sorted(int(step) for step in not_finite.steps if step.isdecimal())
-    log = _log_lines(folder / "log.txt")
+    log_lines = _log_lines(folder / "log.txt")
+    starts = map(STARTED.match, log_lines)
+    warnings = map(WARNING.match, log_lines)
     return RunRecord(
         folder=folder,
         values=values,
@@ -200,11 +204,11 @@ def read_run(folder: Path, result: Result | None = None) -> RunRecord:
         result=result,
         rows=_rows(folder / "metrics.jsonl", result, problems),
         running=result is None and lock.is_held(folder),
-        started=[started[1] for started in map(STARTED.match, log) if started],
-        warnings=Counter(warning[1] for warning in map(WARNING.match, log) if warning),
+        started=[match[1] for match in starts if match],
+        warnings=Counter(match[1] for match in warnings if match),
         not_finite=skipped,
         problems=problems,
-        updated=_updated(folder),
+        updated=_time_of_last_change(folder),
     )
 
 
@@ -244,7 +248,7 @@ def _log_lines(path: Path) -> list[str]:
     return []
 
 
-def _updated(folder: Path) -> datetime | None:
+def _time_of_last_change(folder: Path) -> datetime | None:
     times = []
     for name in (*FILES, "log.txt", "not_finite.json", "figures"):
         with suppress(OSError):

@@ -11,8 +11,8 @@ from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 NO_VERDICT = "There is no verdict, because {reason}."
 WORSE = "The features of this encoder are worse than those of untrained weights ({measure})."
 FEATURES_AS_COMMONEST = (
-    "The features of this encoder are not shown to be better than always naming the commonest"
-    " class ({measure})."
+    "A classifier on the features of this encoder is not shown to be better than always naming the"
+    " commonest class ({measure})."
 )
 CLASSIFIER_AS_COMMONEST = (
     "The classifier is not shown to be better than always naming the commonest class ({measure})."
@@ -22,8 +22,8 @@ UNKNOWN = (
     " weights, because the interval of the difference includes zero ({measure})."
 )
 AS_PIXELS = (
-    "The features of this encoder are better than those of untrained weights ({measure}), but not"
-    " shown to be better than the pixels at 8 x 8 (k-NN)."
+    "The features of this encoder are better than those of untrained weights ({measure}). But k-NN"
+    " on the features is not shown to be better than k-NN on the images shrunk to 8 x 8 pixels."
 )
 BETTER = "The features of this encoder are better than those of untrained weights ({measure})."
 FINE_TUNED = (
@@ -33,8 +33,8 @@ FINE_TUNED = (
 # Reasons for NO_VERDICT
 NOT_FINITE = "{measure} is not finite"
 NO_INTERVAL = (
-    "the difference from untrained weights has no interval: the images were used to choose or train"
-    " the weights, lie in groups, or are too few"
+    "the difference from untrained weights has no interval. The images are too few, were used to"
+    " choose or train the weights, or are not independent because several images belong together"
 )
 NOT_COMPARED = "the features were not compared with those of untrained weights: {reason}"
 
@@ -45,29 +45,35 @@ def verdict(
     not_compared: str | None = None,
     in_study: bool = False,
 ) -> str:
-    """Return what the measurements of a run mean, or an empty text if nothing was compared.
+    """Return a sentence that says what the measurements of a run mean.
 
-    Features are judged by the paired difference from untrained weights in the first measure
-    (`metrics.measure_rank`). With several measures, each at 95%, one of them would soon be beyond
-    zero by chance.
+    The first of these sentences that applies is returned:
+    - There is no verdict, because a metric is not finite.
+    - The sentence on the features, see `_features_verdict`. Not for a fine-tuned network.
+    - The classifier is not shown to be better than always naming the commonest class.
+    - Whether pre-training helped a fine-tuned network is not known. Not in a study, because a study
+      answers this question.
+    - There is no verdict, because the features were not compared.
+    - An empty text.
 
     Args:
         readings: Metrics of the run.
         fine_tunes: Whether the run fine-tunes an encoder.
         not_compared: Why the features were not compared, or None.
-        in_study: Whether the run is a task of a study, which compares the run.
+        in_study: Whether a study made the run.
     """
     for reading in readings:
-        # the other metrics of such a network mean nothing
+        # If a metric of the network, not of a probe, is not finite, the others mean nothing either
         if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
             reason = NOT_FINITE.format(measure=metric_label(reading.name))
             return NO_VERDICT.format(reason=reason)
-    first = None if fine_tunes else _first_probe(readings)
-    sentence = _features_verdict(first, readings) if first else ""
+    probe = None if fine_tunes else _first_probe(readings)
+    sentence = _features_verdict(probe, readings) if probe else ""
     if sentence:
         return sentence
+    top1 = TESTED[0]  # name of the classifier's top-1 accuracy
     for reading in readings:
-        if reading.name == TESTED[0] and is_no_better(reading):
+        if reading.name == top1 and is_no_better(reading):
             return CLASSIFIER_AS_COMMONEST.format(measure=reading.row.words)
     if fine_tunes and readings and not in_study:
         return FINE_TUNED
@@ -77,42 +83,63 @@ def verdict(
 
 
 def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
-    """Return the most important measure that has baselines, or None without any.
+    """Return the metric by which the encoder's features are judged, or None if there is none.
 
-    Measures with the baseline of untrained weights come first. An encoder with untrained weights is
-    compared with the commonest class only.
+    This is the most important metric (`metrics.measure_rank`) that was compared with untrained
+    weights. If no metric was, because the encoder itself is untrained, this is the most important
+    metric with a baseline that replaces the encoder, such as the commonest class. Only one metric
+    decides: among several metrics with 95% intervals, one would soon exclude zero by chance.
     """
     probed = [
-        reading for reading in readings if any(baseline.place for baseline in reading.comparisons)
+        reading
+        for reading in readings
+        if any(baseline.substitute for baseline in reading.comparisons)
     ]
-    with_fresh = [
+    with_untrained = [
         reading
         for reading in probed
-        if any(baseline.place == FRESH for baseline in reading.comparisons)
+        if any(baseline.substitute == FRESH for baseline in reading.comparisons)
     ]
-    return min(with_fresh or probed, key=lambda reading: measure_rank(reading.name), default=None)
+    candidates = with_untrained or probed
+    return min(candidates, key=lambda reading: measure_rank(reading.name), default=None)
 
 
-def _features_verdict(first: MetricReading, readings: Sequence[MetricReading]) -> str:
-    """Return what the measure `first` says about the features, or an empty text."""
-    fresh = next((entry for entry in first.comparisons if entry.place == FRESH), None)
-    measure = first.row.words
-    if fresh and fresh.difference is None:
+def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -> str:
+    """Return a sentence on the encoder's features, as measured by one probe.
+
+    The first of these sentences that applies is returned:
+    - NO_VERDICT: the difference from untrained weights has no interval.
+    - WORSE: the features are worse than those of untrained weights.
+    - FEATURES_AS_COMMONEST: the features are not shown to be better than the commonest class. This
+      comes before BETTER, because untrained features that are worse than the commonest class are
+      easily beaten.
+    - An empty text: there is no comparison with untrained weights.
+    - UNKNOWN: the interval of the difference from untrained weights includes zero.
+    - AS_PIXELS: the features beat those of untrained weights, but are not shown to beat the pixels.
+    - BETTER: the features beat those of untrained weights.
+
+    Args:
+        probe: Metric that decides.
+        readings: All metrics of the run, for the comparison with the pixels.
+    """
+    comparisons = (entry for entry in probe.comparisons if entry.substitute == FRESH)
+    untrained = next(comparisons, None)
+    measure = probe.row.words
+    if untrained and untrained.difference is None:
         return NO_VERDICT.format(reason=NO_INTERVAL)
-    if fresh and fresh.better == LOST:
+    if untrained and untrained.better == LOST:
         return WORSE.format(measure=measure)
-    # Untrained features below the commonest class are easily beaten, so a win over them is not
-    # reported
-    if is_no_better(first):
+    if is_no_better(probe):
         return FEATURES_AS_COMMONEST.format(measure=measure)
-    if not fresh:
+    if not untrained:
         return ""
-    if fresh.better == OPEN:
+    if untrained.better == OPEN:
         return UNKNOWN.format(measure=measure)
-    of_pixels = {
+    against_pixels = {
         entry.better
         for reading in readings
         for entry in reading.comparisons
-        if entry.place == PIXELS and entry.difference
+        if entry.substitute == PIXELS and entry.difference
     }
-    return (AS_PIXELS if of_pixels & {LOST, OPEN} else BETTER).format(measure=measure)
+    sentence = AS_PIXELS if against_pixels & {LOST, OPEN} else BETTER
+    return sentence.format(measure=measure)

@@ -31,12 +31,14 @@ def describe_run(record: RunRecord) -> str:
     values, recipe = record.values, record.recipe
     if not values:
         return "The recipe of this run cannot be read."
-    declared = declaration.find_objective_or_stub(str(values.get("objective")))
-    training, network = declared.title or declared.name, ""
+    objective = declaration.find_objective_or_stub(str(values.get("objective")))
+    training = objective.title or objective.name
+    network = ""
     if recipe is not None:
         if recipe.training_tool == "finetune":
             training = "Fine-tuning on labels"
-        model, sizes = recipe.model, []
+        model = recipe.model
+        sizes = []
         if not model.convolutional:
             sizes.append(f"{model.depth} blocks, {model.width} wide, patches of {model.patch} px")
         if record.environment.parameters is not None:
@@ -56,40 +58,45 @@ def describe_run(record: RunRecord) -> str:
 def describe_progress(record: RunRecord) -> str:
     """Return a sentence about how far the run is, and how long the run took."""
     resumed = len(record.started) - 1
-    times = ""
+    resumed_note = ""
     if resumed == 1:
-        times = ", resumed once"
+        resumed_note = ", resumed once"
     elif resumed > 1:
-        times = f", resumed {resumed} times"
+        resumed_note = f", resumed {resumed} times"
     if record.result is not None:
-        return _describe_end(record.result, times)
+        return _describe_end(record.result, resumed_note)
     total = f" of {record.steps:,}" if record.steps else ""
     if record.running:
         seconds = _remaining_seconds(record)
         left = "" if seconds is None else f", about {format_duration(seconds)} left"
-        return f"The run is in progress, at step {record.step:,}{total}{left}{times}."
+        return f"The run is in progress, at step {record.step:,}{total}{left}{resumed_note}."
     if not record.step:
-        return f"The run has not finished and has no metrics{times}."
+        return f"The run has not finished and has no metrics{resumed_note}."
     checkpoint = "There is no checkpoint."
     if record.saved_step:
         checkpoint = f"The newest checkpoint is from step {record.saved_step:,}."
-    return f"The run stopped after step {record.step:,}{total}{times}. {checkpoint}"
+    return f"The run stopped after step {record.step:,}{total}{resumed_note}. {checkpoint}"
 
 
-def _describe_end(result: Result, times: str) -> str:
+def _describe_end(result: Result, resumed_note: str) -> str:
     """Describe when a run finished, how long the run took, and which step the weights are from.
+
+    If the run began at a checkpoint of another run, its trunk (resume=RUN@STEP), the sentence names
+    the step of this checkpoint.
 
     Args:
         result: Result of the run.
-        times: How often the run was resumed, such as ", resumed once".
+        resumed_note: How often the run was resumed, such as ", resumed once".
     """
-    date, duration = _format_date(result.finished), format_duration(result.seconds)
-    sentence = f"The run finished on {date}, after {duration}{times}."
+    date = _format_date(result.finished)
+    duration = format_duration(result.seconds)
+    work = duration
     if result.steps:
         images = f" on {result.images:,.0f} images" if result.images else ""
         start = f", starting at step {result.trunk.step:,}," if result.trunk else ""
         steps = format_count(result.steps, "steps")
-        sentence = f"The run finished on {date}, after {steps}{images}{start} in {duration}{times}."
+        work = f"{steps}{images}{start} in {duration}"
+    sentence = f"The run finished on {date}, after {work}{resumed_note}."
     best = result.best
     if best is None or best.step is None:
         return sentence
@@ -149,7 +156,10 @@ def _describe_result(record: RunRecord) -> str:
 
 
 def table_lines(record: RunRecord) -> list[str]:
-    """Return the tables of a finished run as lines of the terminal."""
+    """Return the tables of a finished run's metrics as lines for the terminal.
+
+    Metrics of a plugin are described by the rows that the plugin declared during the run.
+    """
     if record.result is None:
         return []
     with use_plugin_rows(record.environment.plugin_rows):
@@ -161,8 +171,16 @@ def table_lines(record: RunRecord) -> list[str]:
         ]
 
 
-def machine(environment: Environment) -> str:
-    """Return where a run was made and with which software, from environment.json."""
+def describe_machine(environment: Environment) -> str:
+    """Describe the machine and the software versions of a run.
+
+    For example: "1 x cpu (Intel Xeon), 2 threads, precision float32, Python 3.12.3, torch 2.11.0,
+    revision 1a2b3c4d5e+". The revision is a commit of this package, shortened to 10 characters. A
+    plus sign says that files had been changed since the commit.
+
+    Args:
+        environment: Content of environment.json.
+    """
     cpu = (environment.host or {}).get("cpu", "unknown processor")
     sharding = ""
     if environment.sharding and environment.sharding.strategy != UNSHARDED:

@@ -24,7 +24,8 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc" or _chosen_by_user():
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # No block gets a mapping of its own, because such a block is unmapped when it is freed.
+    # Without M_MMAP_MAX=0, a large block would get a memory mapping of its own, which is returned
+    # to the kernel when the block is freed. M_TRIM_THRESHOLD keeps the end of the heap.
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, NEVER))
 
 

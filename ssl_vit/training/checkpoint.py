@@ -39,7 +39,7 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _size_and_hash(path: Path) -> dict[str, Any]:
     """Return the size in bytes and the SHA-256 of a file, as in manifest.json."""
     with path.open("rb") as file:
         return {
@@ -100,9 +100,10 @@ def folder(root: Path, step: int) -> Path:
 
 
 def _best_step(path: Path) -> int | None:
-    """Read from a checkpoint's manifest which step had the best evaluation until then.
+    """Return the step with the best evaluation up to a checkpoint, from the checkpoint's manifest.
 
-    Return None if the run chooses no best step or the manifest is damaged.
+    Return None if the run does not look for a best step (checkpoint.best=null), or if the manifest
+    is damaged.
     """
     try:
         return read(path / MANIFEST, Manifest).best
@@ -126,7 +127,7 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
     try:
         with (folder / STATE).open("wb") as file:
             torch.save(state, file)
-        manifest = {"step": step, "files": {STATE: _facts(folder / STATE)}}
+        manifest = {"step": step, "files": {STATE: _size_and_hash(folder / STATE)}}
         best = state.get("best")
         if best:
             manifest["best"] = best["step"]
@@ -135,8 +136,10 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
             _sync(path)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error.__context__, OSError):  # on a full disk, torch raises a RuntimeError
-            raise error.__context__ from None
+        # On a full disk, torch raises a RuntimeError while it handles the OSError, which says more
+        disk_error = error.__context__
+        if isinstance(disk_error, OSError):
+            raise disk_error from None
         raise
 
 
@@ -148,7 +151,7 @@ def is_intact(path: Path) -> bool:
         is_regular = stat.S_ISREG((path / STATE).lstat().st_mode)
         if set(files) != {STATE} or not is_regular:
             return False
-        return _facts(path / STATE) == files[STATE].content()
+        return _size_and_hash(path / STATE) == files[STATE].content()
     except (OSError, ValueError):
         return False
 
@@ -189,7 +192,8 @@ class Saver:
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Save the state of a step, after the previous save has ended.
 
-        In the background, a copy of the state is saved, so that training may change the state.
+        In the background, a copy of the state is saved, so that training may change the state. If
+        a save in the background fails, the next `wait` reports the error.
 
         Args:
             step: Optimiser step of the state.
@@ -219,7 +223,7 @@ class Saver:
         Raises:
             UserError: Too many saves in a row have failed.
         """
-        self.close()
+        self.close()  # waits for the thread
         if self.error is None:
             return
         error_text = reason(self.error) or type(self.error).__name__

@@ -71,8 +71,8 @@ class WatchedAccelerator(Accelerator):
     def raise_on_all(self) -> Iterator[None]:
         """Return a context that fails on all processes if its body fails on any process.
 
-        Before each collective in the body, and at the end of the body, the processes tell each
-        other whether they have failed, so that no process waits for a failed process.
+        At the end of the body, the processes tell each other whether they have failed. They also do
+        so before each collective in the body (`_begin`), so that no process waits for a failed one.
 
         Raises:
             FailedError: A process failed. The message names the lowest rank that failed.
@@ -80,15 +80,15 @@ class WatchedAccelerator(Accelerator):
         self.is_together = True
         try:
             yield
-            self._tell("")
+            self._share_failure("")
         except FailedError:
             raise
         except Exception as error:
-            self._tell(repr(error))
+            self._share_failure(repr(error))
         finally:
             self.is_together = False
 
-    def _tell(self, failure: str) -> None:
+    def _share_failure(self, failure: str) -> None:
         """Exchange failures with all processes, and raise FailedError if any process has failed.
 
         Args:
@@ -96,15 +96,14 @@ class WatchedAccelerator(Accelerator):
         """
         self.tick()
         for rank, rank_failure in enumerate(gather_object([failure])):
-            if rank_failure and self.num_processes > 1:
-                raise FailedError(f"{rank_failure} on process {rank}")
             if rank_failure:
-                raise FailedError(rank_failure)
+                process = f" on process {rank}" if self.num_processes > 1 else ""
+                raise FailedError(f"{rank_failure}{process}")
 
     def _begin(self) -> None:
         """Exchange failures and count progress, before a collective."""
         if self.is_together:
-            self._tell("")
+            self._share_failure("")
         self.tick()
 
 
@@ -142,8 +141,8 @@ def _end(accelerator: Accelerator | None) -> None:
         if accelerator is not None:
             accelerator.free_memory()
         comm.destroy_process_group()
-        # A private name (0.19; bounded in pyproject). Unless it is reset, the next run in this
-        # process would take the group for alive.
+        # DeepSpeed keeps its group in this private variable (version 0.19, see pyproject.toml).
+        # If the variable is not reset, the next run in this process uses the destroyed group.
         comm.cdb = None
     PartialState().destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -169,10 +168,12 @@ def _start(compute: Compute) -> WatchedAccelerator:
     backend = {"backend": "gloo"} if on_cpu and uses_deepspeed else {}
     with _rendezvous():
         state = PartialState(cpu=cpu_argument, timeout=RENDEZVOUS_TIMEOUT, **backend)
-    # Not earlier: Accelerate sets the threads of several processes that have no OMP_NUM_THREADS.
+    # After PartialState, because Accelerate also sets the number of threads if there are several
+    # processes and OMP_NUM_THREADS is not set, which would replace the recipe's number
     torch.set_num_threads(compute.threads or default_threads())
     _check_processes(state.num_processes)
     if compute.precision == "auto":
+        # Machines may differ, so all ranks use the choice of rank 0
         native = [_native_precision(state.device) if state.is_main_process else None]
         compute.precision = broadcast_object_list(native)[0]
     _check_precision(compute.precision)
@@ -208,7 +209,7 @@ def _prepare_deepspeed(cpu: bool) -> None:
         import deepspeed.ops
 
         # Only inference needs this operator, so it need not be compiled. The table of operators
-        # is private (0.19; bounded in pyproject)
+        # is private to DeepSpeed (version 0.19, see pyproject.toml)
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
@@ -296,10 +297,11 @@ def _check_processes(processes: int) -> None:
             f"WORLD_SIZE={launched}: only {processes} of the launched processes could connect."
             " Check that the configuration does not request GPUs that this machine lacks."
         )
-    # Without GPUs, `accelerate launch` sets these variables for a run on several processes, but
-    # starts a single process
+    # `accelerate launch` sets these variables for a run on several processes. Without GPUs, it then
+    # starts a single process, and not the launcher that would set WORLD_SIZE
     variables = ("ACCELERATE_MIXED_PRECISION", "MASTER_ADDR")
-    if all(name in os.environ for name in variables) and "WORLD_SIZE" not in os.environ:
+    was_launched_for_several = all(name in os.environ for name in variables)
+    if was_launched_for_several and "WORLD_SIZE" not in os.environ:
         raise UserError(
             "num_processes: without GPUs, `accelerate launch` has started a single process. Use"
             " --num_processes 1, or `torchrun --nproc_per_node N` instead of `accelerate launch`."
@@ -334,20 +336,21 @@ def _check_sharding(accelerator: Accelerator) -> None:
     for library, remedy in remedies.items():
         if _requested(library) and actual != library:
             raise UserError(
-                f"distributed_type={library}: the launcher set up {actual} on "
-                f"{accelerator.device.type} instead. {remedy}"
+                f"distributed_type={library}: Accelerate set up {actual} on the device "
+                f"{accelerator.device.type} instead of {library}. {remedy}"
             )
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
-            "fsdp_version=1: the flat weights of this version cannot be saved by name. "
-            "Use fsdp_version=2 (launch/fsdp2.yaml)."
+            "fsdp_version=1: FSDP1 joins weights into flat tensors, so that checkpoints cannot have"
+            " the weights by name. Use fsdp_version=2 (launch/fsdp2.yaml)."
         )
 
 
 def _native_precision(device: torch.device) -> str:
     """Return "bfloat16" if the hardware multiplies bfloat16 natively, otherwise "float32".
 
-    Nothing is timed, so every call returns the same precision.
+    The answer comes from the features of the hardware and not from a measurement of speed, so it
+    is the same each time that a run is started.
     """
     if device.type == "cuda":
         is_native = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -359,8 +362,8 @@ def _native_precision(device: torch.device) -> str:
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
     """Return the names of the CPU's instruction sets on Linux, or an empty set elsewhere.
 
-    torch cannot say this: its function is private in 2.11, and its check of oneDNN is also true on
-    CPUs that only emulate bfloat16.
+    torch 2.11 has no public function for this. Its check of oneDNN
+    (`torch.ops.mkldnn._is_mkldnn_bf16_supported`) is also true on CPUs that only emulate bfloat16.
 
     Args:
         table: File in which Linux describes the CPU.
@@ -393,6 +396,8 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
             value = do()
         except UserError as error:
             messages = [str(error)]
+    # Like each collective, the broadcast counts as progress. Rank 0 ticks only after `do`, so the
+    # watchdog sees that the other ranks wait for rank 0
     accelerator.tick()
     message = broadcast_object_list(messages)[0]
     if message:
@@ -400,17 +405,19 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
     return value
 
 
-def broadcast_from_main(accelerator: WatchedAccelerator, find: Callable[[], T]) -> T:
+def broadcast_from_main(accelerator: WatchedAccelerator, compute: Callable[[], T]) -> T:
     """Call a function on rank 0, and return the function's value on all ranks. Collective.
 
     Args:
         accelerator: Processes of the run.
-        find: The function.
+        compute: Function without arguments whose value all ranks need, such as one that reads a
+            file.
 
     Raises:
-        UserError: `find` raised a UserError. All other processes raise ReportedError.
+        UserError: `compute` raised a UserError on rank 0. All other ranks raise ReportedError, an
+            error that ends the process without a second message.
     """
-    return broadcast_object_list([on_main(accelerator, find)])[0]
+    return broadcast_object_list([on_main(accelerator, compute)])[0]
 
 
 def check_same(accelerator: WatchedAccelerator, mine: dict[str, Any]) -> None:

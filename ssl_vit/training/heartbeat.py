@@ -57,7 +57,11 @@ class Peer(NamedTuple):
     idle: float = 0.0  # seconds since the ticks last changed
 
     def after_interval(self, heartbeat: Heartbeat) -> "Peer":
-        """Return the peer one INTERVAL later, when `heartbeat` has been read from the rank."""
+        """Return the peer one INTERVAL later, when `heartbeat` has been read from the rank.
+
+        A rank is silent if its heartbeat is the same as before. It is idle if the number of its
+        collectives (ticks) is the same as before.
+        """
         is_silent = heartbeat == self.heartbeat
         is_idle = heartbeat.ticks == self.heartbeat.ticks
         return Peer(
@@ -91,7 +95,7 @@ class Watchdog(Callback):
         self.end = FINISHED
         self.verdict = ""
         watched = range(processes) if rank == 0 else range(1)
-        self.read = {rank_watched: Heartbeat() for rank_watched in watched}
+        self.heartbeats = {rank_watched: Heartbeat() for rank_watched in watched}
         self.peers = {rank_watched: Peer() for rank_watched in watched}
         self.done = threading.Event()
         # a separate thread, because it blocks while rank 0 is stopped
@@ -139,8 +143,8 @@ class Watchdog(Callback):
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
         """Yield the batches of training, and note when this rank begins and ends a step.
 
-        A step begins when a batch is requested and ends at `on_step`. In a step, this rank may lag
-        behind the other ranks by `patience` seconds.
+        A step begins when a batch is requested, and ends when the training loop calls `on_step`.
+        Within a step, this rank may lag behind the other ranks by at most `patience` seconds.
 
         Args:
             items: Batches of training.
@@ -172,12 +176,17 @@ class Watchdog(Callback):
         self._enter(step, BETWEEN_STEPS_FACTOR * self.patience)
 
     def _enter(self, step: int, allowed: float) -> None:
+        """Note the step and the seconds that this rank may lag behind from now on."""
         self.step = step
         self.allowed = allowed
         self.tick()
 
     def _exchange_loop(self) -> None:
-        """Exchange heartbeats until this rank ends, then write a last heartbeat with its end."""
+        """Exchange heartbeats until this rank ends, then write a last one that says how it ended.
+
+        The last heartbeat has FINISHED or the error. A rank 0 that ended with an error then waits
+        until the other ranks have ended, too.
+        """
         with suppress(distributed.DistError):
             self.store = self.store.clone()  # separate connection for this thread
         beats = 0
@@ -187,18 +196,20 @@ class Watchdog(Callback):
         self._exchange(beats + 1, self.end)
         if self.rank == 0 and self.end != FINISHED:
             # The store ends with this process, so the other ranks must first read how it ended.
-            # Wait up to two intervals until all of them have ended, too
+            # Wait up to two intervals, that is 20 tenths of an interval, until all have ended
             for _ in range(20):
-                ends = [heartbeat.end for rank, heartbeat in self.read.items() if rank != 0]
+                ends = [heartbeat.end for rank, heartbeat in self.heartbeats.items() if rank != 0]
                 if all(ends):
                     return
                 time.sleep(INTERVAL / 10)
                 self._exchange(beats + 1, self.end)
 
     def _exchange(self, beats: int, end: str) -> None:
-        """Write the heartbeat of this rank, then read all heartbeats and the verdict.
+        """Write this rank's heartbeat to the store, then read the other heartbeats and the verdict.
 
-        Nothing is read if the store is gone together with rank 0.
+        The verdict is the error that names a lost rank, written by rank 0. Rank 0 reads the
+        heartbeats of all ranks, and the other ranks read that of rank 0. Nothing is read if the
+        store is gone together with rank 0.
 
         Args:
             beats: Number of heartbeats so far.
@@ -207,17 +218,17 @@ class Watchdog(Callback):
         heartbeat = Heartbeat(beats, self.ticks, self.allowed, socket.gethostname(), end)
         with suppress(distributed.DistError):
             self.store.set(str(self.rank), json.dumps(heartbeat))
-            for rank in self.read:
+            for rank in self.heartbeats:
                 if self.store.check([str(rank)]):
-                    self.read[rank] = Heartbeat(*json.loads(self.store.get(str(rank))))
+                    self.heartbeats[rank] = Heartbeat(*json.loads(self.store.get(str(rank))))
             if self.store.check(["verdict"]):
                 self.verdict = self.store.get("verdict").decode()
 
     def _watch(self) -> None:
-        """Look for a lost process until this process is done, and end this process after a loss."""
+        """Look for a lost process until this process is done; if one is lost, end this process."""
         while not self.done.wait(INTERVAL):
             for rank, peer in self.peers.items():
-                self.peers[rank] = peer.after_interval(self.read[rank])
+                self.peers[rank] = peer.after_interval(self.heartbeats[rank])
             verdict = self.verdict or self._diagnose()
             if not verdict:
                 continue
@@ -229,14 +240,14 @@ class Watchdog(Callback):
             exit_process(LOST, f"error: {verdict}")
 
     def _diagnose(self) -> str:
-        """Return the error that names a lost rank, or an empty string if no rank is lost.
+        """Return an error message that names a lost rank, or an empty string if no rank is lost.
 
-        A rank is lost if it has ended with an error, or has been silent for too long. Rank 0 also
-        finds ranks that have not moved for too long.
+        A rank is lost if it has ended with an error, or if its heartbeat has not changed for
+        `silence_limit` seconds. Rank 0 also looks for ranks that do not move (`_find_stalled`).
         """
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         for rank, (heartbeat, silent, _) in active.items():
-            # Wait one interval: an error that occurs on all ranks is reported by each rank itself.
+            # If the error occurs on all ranks, each rank reports it itself within one interval
             if heartbeat.end and rank != self.rank and silent > INTERVAL:
                 return f"process {rank} on {heartbeat.host} ended: {heartbeat.end}"
             if silent > self.silence_limit:
@@ -244,8 +255,20 @@ class Watchdog(Callback):
                     f"process {rank} on {heartbeat.host} has been silent for "
                     f"{self.silence_limit:g} s. {RESUME_HINT}"
                 )
-        if self.rank != 0 or not active:
-            return ""
+        return self._find_stalled(active) if self.rank == 0 and active else ""
+
+    def _find_stalled(self, active: dict[int, Peer]) -> str:
+        """Return an error message about ranks that are alive but do not move, or an empty string.
+
+        A rank moves when it reaches a collective, which its ticks count. The rank with the fewest
+        ticks is the one that the others wait for:
+        - If another rank has more ticks, the slowest rank must move within its `allowed` seconds.
+        - If all ranks have equal ticks and are within a step, they must move within STALLED_FACTOR
+          times the patience. Between steps, this time is not limited.
+
+        Args:
+            active: Ranks that have not finished, {rank: peer}.
+        """
         lowest = min(active, key=lambda rank: active[rank].heartbeat.ticks)
         heartbeat, _, idle = active[lowest]
         is_behind = any(peer.heartbeat.ticks > heartbeat.ticks for peer in active.values())
@@ -254,7 +277,7 @@ class Watchdog(Callback):
                 f"process {lowest} on {heartbeat.host} has not moved for {heartbeat.allowed:g} s, "
                 f"and all processes wait. {RESUME_HINT}"
             )
-        # If all ranks have reached the same collective, they need to move on only within a step
+        # Within a step, a rank may lag behind by the patience, and otherwise by more (`on_step`)
         are_within_step = all(peer.heartbeat.allowed == self.patience for peer in active.values())
         limit = STALLED_FACTOR * self.patience
         if not is_behind and are_within_step and idle > limit:
@@ -262,7 +285,10 @@ class Watchdog(Callback):
         return ""
 
     def _watch_alone(self) -> None:
-        """End a single process that waits more than `patience` seconds for a batch."""
+        """End a single process that waits more than `patience` seconds for a batch.
+
+        The exit status is LOST, as after the loss of a process. The same command resumes the run.
+        """
         waited, batches = 0.0, 0
         while not self.done.wait(INTERVAL):
             still_waits = self.waits_for_batch and self.batches == batches

@@ -231,16 +231,16 @@ def _report_unreadable(
         UserError: Too many images cannot be read (`check_unreadable`).
     """
     for batch in micro_batches:
-        images_per_row = 1 if batch.partner_label is None else 2  # mixing reads a partner, too
-        state.images_seen += len(batch.key) * images_per_row
-    names = state.unreadable
+        images_per_item = 1 if batch.partner_label is None else 2  # mixing reads a partner, too
+        state.images_seen += len(batch.key) * images_per_item
+    counts_by_name = state.unreadable
     for batch in micro_batches:
         for name in batch.unreadable:
             state.images_unreadable += 1
-            if name not in names:
+            if name not in counts_by_name:
                 callbacks.warn(f"an unreadable image was replaced by the next image: {name}")
-            names[name] += 1
-            check_unreadable(state.images_unreadable, state.images_seen, data, names)
+            counts_by_name[name] += 1
+            check_unreadable(state.images_unreadable, state.images_seen, data, counts_by_name)
 
 
 def autocast(precision: str, accelerator: Accelerator) -> torch.autocast:
@@ -286,7 +286,11 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
     for output in outputs:
         add_metrics(state.sums, output.metrics, found_inf)
     norm_and_count = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
-    state.norms = norm_and_count if state.norms is None else state.norms + norm_and_count
+    state.norm_sum_and_count = (
+        norm_and_count
+        if state.norm_sum_and_count is None
+        else state.norm_sum_and_count + norm_and_count
+    )
     state.skipped.append(found_inf)
 
 
@@ -308,17 +312,17 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
     Raises:
         UserError: A metric that is a share is not between 0 and 1.
     """
-    assert state.norms is not None
+    assert state.norm_sum_and_count is not None
     row: Row = {}
     for name, (value, _) in means(state.objective, state.sums, state.accelerator).items():
         check_share(state.objective, name, value, name)
         row[name] = value
-    norm_sum, norm_count = state.norms.tolist()
+    norm_sum, norm_count = state.norm_sum_and_count.tolist()
     skip_flags = torch.stack(state.skipped).tolist()
     first_step = state.step - len(skip_flags)
     skipped = [step for step, is_skipped in enumerate(skip_flags, first_step) if is_skipped]
     state.sums = {}
-    state.norms = None
+    state.norm_sum_and_count = None
     state.skipped = []
     if skipped:
         on_nonfinite(skipped)
@@ -409,7 +413,8 @@ def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> floa
     """
     accelerator = state.accelerator
     batch = to_device(batch, accelerator.device)
-    # Add every field of a training batch, so that torch.compile sees the same graph.
+    # Training adds fields to a batch for mixup or cutmix, and for a loss of labels. They are added
+    # here, too, so that torch.compile sees the same graph
     if max(settings.data.mixup, settings.data.cutmix) > 0:
         mix_lambda = torch.ones(len(batch.key), device=accelerator.device)
         batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=mix_lambda)

@@ -9,9 +9,10 @@ from torch import Tensor
 from ..objectives.base import Means, Metrics, Objective
 from .distributed import WatchedAccelerator
 
-# {names of rows: rows}. A row is (sum, count) of one value of a metric, and its name is (metric,
-# index of the value). Rows are float64 (rows, 2) on the device. Batches with different metrics have
-# separate entries.
+# {names of rows: rows}, for example {(("loss", 0), ("accuracy", 0)): [[5.1, 8.0], [3.0, 8.0]]}. A
+# row is (sum, count) of one value of a metric, and its name is (metric, index of the value). The
+# rows are a float64 tensor (rows, 2) on the device. Batches with different metrics have separate
+# entries.
 Sums = dict[tuple[tuple[str, int], ...], Tensor]
 
 
@@ -19,8 +20,10 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
     """Add the metrics of a batch to the sums, on the device.
 
     Args:
-        sums: Sums so far, changed in place.
-        metrics: {name: (sum, count)}. The sum is a scalar, or (C,) for C values of the metric.
+        sums: Sums so far, changed in place, {((metric, index of the value), ...): rows of (sum,
+            count)}.
+        metrics: {name: (sum, count)} of the batch. The sum is a scalar, or has shape (C,) for a
+            metric with C values. The count is a scalar.
         skipped: Bool scalar on the device. If true, the batch adds nothing.
     """
     names: list[tuple[str, int]] = []
@@ -41,6 +44,9 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
     """Add up the sums of all processes, on the CPU of every process. Collective.
 
+    Each process gets the entries of all processes, in the order of ranks, and adds entries with the
+    same names.
+
     Args:
         sums: Sums of this process. Processes may have different metrics.
         accelerator: Processes of the run.
@@ -55,8 +61,10 @@ def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
 def means(objective: Objective, sums: Sums, accelerator: WatchedAccelerator) -> Means:
     """Return the mean of each metric over all processes, with its count. Collective.
 
-    The mean of a metric with C values is the largest of the C means. Metrics with count 0 are left
-    out. The host waits for the device.
+    The sums and counts of all batches and processes are added before they are divided. A metric may
+    have several values: the baseline that names one class for all images has the accuracy of each
+    class. The result is then the largest mean, here that of the commonest class. Metrics with count
+    0 are left out. The host waits for the device.
 
     Args:
         objective: Objective, which may compute further metrics from the means (`combine_means`).
@@ -68,9 +76,9 @@ def means(objective: Objective, sums: Sums, accelerator: WatchedAccelerator) -> 
     """
     totals: dict[tuple[str, int], tuple[float, float]] = {}
     for names, rows in add_processes(sums, accelerator).items():
-        for key, (row_sum, row_count) in zip(names, rows.tolist(), strict=True):
-            total, count = totals.get(key, (0.0, 0.0))
-            totals[key] = total + row_sum, count + row_count
+        for name_and_index, (row_sum, row_count) in zip(names, rows.tolist(), strict=True):
+            total, count = totals.get(name_and_index, (0.0, 0.0))
+            totals[name_and_index] = total + row_sum, count + row_count
     result: Means = {}
     for (name, _), (total, count) in totals.items():
         if not count:

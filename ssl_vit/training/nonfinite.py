@@ -51,18 +51,18 @@ class NonFinitePolicy:
             remedy = "Try a lower optim.lr= or a longer optim.warmup=."
             if steps[0] == 0:
                 remedy = (
-                    "The network was not trained before: check the images, the initial weights "
-                    f"and {self.loss_name}."
+                    "This happened in the first step, before any training: check the images, the "
+                    f"initial weights and {self.loss_name}."
                 )
             raise UserError(f"optim.nonfinite=stop: {warning}. {remedy}")
         if self.is_main:
             self.warn(warning)
 
     def _dump(self, steps: list[int]) -> None:
-        """Add the images of the steps to the file.
+        """Add the images of the steps to not_finite.json.
 
-        A damaged file is replaced, and a full disk causes only a warning, because neither may hide
-        the failure that is being reported.
+        A damaged file is replaced. If the file cannot be written, there is only a warning: an error
+        here would hide the loss that is not finite, which is reported next.
         """
         images_of_step = {str(step): self.samples_of(step) for step in steps}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -89,8 +89,9 @@ def share_of_lr(optim: Optim, step: int) -> float:
     """Return the learning rate at a step as a share of optim.lr.
 
     The learning rate rises linearly from 0 during the warm-up, then follows optim.schedule (see
-    `build_optimizer`). The results equal those of `transformers.optimization` to the last bit.
-    That module is not used because importing it takes a quarter of a second.
+    `build_optimizer`). The results equal those of `transformers.optimization` to the last bit, from
+    which the conversions to float come. That module is not used because importing it takes a
+    quarter of a second.
 
     Args:
         optim: Group `optim` of the recipe.
@@ -112,6 +113,7 @@ def share_of_lr(optim: Optim, step: int) -> float:
             progress = float(step - optim.decay_from) / float(max(1, steps - optim.decay_from))
             return max(0.0, 1.0 - math.sqrt(progress)) if step < steps else 0.0
         case "linear":
+            # so that the learning rate also falls if optim.lr is smaller than LINEAR_END
             last_lr = min(LINEAR_END, optim.lr / 2)
             if step > steps:
                 return last_lr / optim.lr
@@ -127,11 +129,12 @@ def build_optimizer(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaL
     After a linear warm-up from 0, optim.schedule decides how the learning rate falls:
     - "cosine": along a cosine to 0;
     - "linear": linearly to LINEAR_END;
-    - "steps": to a tenth after each share of the steps in optim.drops;
-    - "wsd": constant, then in the last share optim.decay of the steps as 1 - sqrt to 0 (Hägele et
-      al., 2024).
+    - "steps": to a tenth at each step in optim.drops, which are shares of all steps;
+    - "wsd": constant until the decay begins, then lr * (1 - sqrt(p)), where p goes from 0 to 1 over
+      the last steps, a share optim.decay of all steps (Hägele et al., 2024).
 
-    Weight decay is decoupled and scaled by the learning rate in "adamw", and an L2 term in "sgd".
+    In "adamw", weight decay is decoupled and scaled by the learning rate. In "sgd", weight decay is
+    added to the gradient (L2 regularisation).
 
     Args:
         module: Module to train.
@@ -141,6 +144,7 @@ def build_optimizer(module: nn.Module, optim: Optim) -> tuple[Optimizer, LambdaL
         The optimiser, and the schedule, whose `step` is called after each optimiser step.
     """
     params = parameter_groups(module, optim.weight_decay, optim.lr, optim.layer_decay)
+    # made_by is "MODULE:CLASS", for example "torch.optim:AdamW"
     module_name, _, name = optim.optimiser.made_by.partition(":")
     optimiser_class: Callable[..., Optimizer] = getattr(import_module(module_name), name)
     settings = optim.optimiser.settings(optim)
@@ -175,17 +179,20 @@ def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
 def freeze_next_update(optimizer: Optimizer) -> None:
     """Make the next update leave the frozen weights unchanged, including weight decay.
 
-    The schedule sets the learning rate of the update after the next.
+    Frozen weights are those that the objective names in `frozen_weights`, such as a last layer in
+    the first steps. They are in groups with the entry "held". Call this function before each update
+    that shall leave them unchanged, because the schedule sets all learning rates after each update.
     """
     for group in optimizer.param_groups:
         if group["held"]:
             group["lr"] = 0.0
 
 
-def moments(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the initial state of the optimiser for a parameter: moments and steps, all 0.
+def initial_state(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the optimiser's state of a parameter before the first update: all moments are 0.
 
-    PyTorch would create the state in the first update. If that update is skipped
+    The state also has the number of updates ("step"), if the optimiser counts updates. Without this
+    function, PyTorch would create the state in the first update. If that update is skipped
     (`skip_next_update`), fused SGD would keep a buffer that was never written.
 
     Args:
@@ -241,9 +248,9 @@ def update_average(average: AveragedModel, module: nn.Module, decay: float) -> N
         if name.endswith(("running_mean", "running_var"))
     ]
     # The first update copies all values, so there is no old average
-    before = [(value, value.clone()) for value in statistics] if average.n_averaged else []
-    average.update_parameters(module)  # copies all buffers
-    for value, old_average in before:
+    old_statistics = [(value, value.clone()) for value in statistics] if average.n_averaged else []
+    average.update_parameters(module)  # copies all buffers, also the statistics of the last step
+    for value, old_average in old_statistics:
         value.lerp_(old_average, decay)
 
 

@@ -96,8 +96,9 @@ class SignalHandler:
 def _exit_on_second_signal(reading: int) -> None:
     """Read signal numbers from a pipe until it is closed, and exit at the second of SIGNALS.
 
-    A second signal within REPEAT_WINDOW is ignored as a launcher's repetition of the first, unless
-    it is a Ctrl-C.
+    A launcher may forward a signal that the process has already got from the terminal or from the
+    scheduler. Therefore a second signal within REPEAT_WINDOW is ignored, unless it is a Ctrl-C. The
+    exit status is SECOND_SIGNAL plus the number of the signal, as in a shell.
 
     Args:
         reading: File descriptor of the pipe, one byte for each signal.
@@ -180,16 +181,22 @@ class StopConsensus:
         return self.reason
 
     def _agreed_reason(self, step: int) -> str:
-        """Vote in the round of this step, and return the reason of the previous round, if any."""
+        """Vote on stopping the run in the round of this step, and return the last round's reason.
+
+        A vote is the reason why this rank wants to stop, or empty. The votes of the previous round
+        are read, because all ranks have written them by now. The result is the vote of the lowest
+        rank that wants to stop, such as "SIGTERM on process 3", or empty. The first round, which
+        has no previous round, waits for its own votes.
+        """
         vote = f"{self.signals.reason} on process {self.rank}" if self.signals.reason else ""
-        # "=": no store has to hold an empty value
+        # With "=" in front, no value is empty, which some stores could not hold
         self.store.set(f"{step}/{self.rank}", f"={vote}")
         self.rounds.append(step)
-        previous = step if len(self.rounds) == 1 else self.rounds[-2]
-        votes = self.store.multi_get([f"{previous}/{rank}" for rank in range(self.processes)])
+        is_first = len(self.rounds) == 1
+        round_to_read = step if is_first else self.rounds[-2]
+        votes = self.store.multi_get([f"{round_to_read}/{rank}" for rank in range(self.processes)])
         if len(self.rounds) > 3:
-            # All ranks have voted in the previous round, so they have finished reading this older
-            # round.
+            # All ranks have voted in the round that was read, so none still reads the oldest round
             self.store.delete_key(f"{self.rounds.pop(0)}/{self.rank}")
         reasons = [vote.decode().removeprefix("=") for vote in votes]
         return next(filter(None, reasons), "")

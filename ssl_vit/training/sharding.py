@@ -68,7 +68,7 @@ class ShardedStrategy(Strategy, ABC):
         finally:
             self.full_copy.cpu()
 
-    def keep(self, value: Tensor) -> Tensor | None:
+    def prepare_to_save(self, value: Tensor) -> Tensor | None:
         """Return a copy on the CPU on the first process, and None on all other processes.
 
         The device memory is then free for the next tensor.
@@ -80,7 +80,7 @@ class ShardedStrategy(Strategy, ABC):
         gathered: dict[nn.Parameter, Tensor | None] = {}
         for name, p in self.objective.named_parameters(remove_duplicate=False):
             if p not in gathered:  # a shared weight has several names
-                gathered[p] = self.keep(self.gather(p).detach())
+                gathered[p] = self.prepare_to_save(self.gather(p).detach())
             weights[name] = gathered[p]
         return weights
 
@@ -141,7 +141,7 @@ class ZeroStrategy(ShardedStrategy):
         """Return the optimiser's state for the flat tensor that contains the weight's group."""
         return self.optimizer.state[self.flat[p]]
 
-    def no_sync(self, last: bool) -> AbstractContextManager:
+    def sync_gradients_if(self, last: bool) -> AbstractContextManager:
         return nullcontext()
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -149,7 +149,7 @@ class ZeroStrategy(ShardedStrategy):
         self.prepared.set_gradient_accumulation_boundary(last)
         if last:
             # DeepSpeed skips an update whose gradient is NaN, so make it NaN for any bad loss
-            loss = loss * torch.where(self.any_nonfinite(), torch.nan, 1.0)
+            loss = loss * torch.where(self.find_nonfinite_and_clear(), torch.nan, 1.0)
         self.prepared.backward(loss)
 
     def update(self) -> tuple[Tensor, Tensor]:
@@ -213,9 +213,10 @@ class ZeroStrategy(ShardedStrategy):
                 safe_set_full_optimizer_state(p, value, key)
 
     def _shard(self, p: Any, value: Tensor) -> Tensor:
-        """Cut this process's shard from a whole tensor, as stage 3 does.
+        """Cut this process's shard from a whole tensor, as stage 3 of DeepSpeed's ZeRO does.
 
-        The tensor is flattened, padded with zeros, and divided into shards of equal size.
+        The tensor is flattened, padded with zeros at the end, and divided into one shard of equal
+        size for each process.
 
         Args:
             p: Weight that the tensor belongs to.
@@ -258,7 +259,7 @@ class Fsdp2Strategy(ShardedStrategy):
 
     def update(self) -> tuple[Tensor, Tensor]:
         norm = _whole(optim.clip(self.weights, self.settings.clip)).double()
-        found_inf = self.any_nonfinite(norm)
+        found_inf = self.find_nonfinite_and_clear(norm)
         if not found_inf:
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -311,6 +312,7 @@ def build_strategy(
     }
     kind = kinds.get(accelerator.distributed_type, Strategy)
     strategy = kind(objective, optimizer, settings, precision, compiles, batch_layout, accelerator)
+    # Only strategies that shard the weights, ZeRO 3 and FSDP2, have a full copy of them
     has_sharded_weights = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
     if has_sharded_weights and settings.average is not None:
         raise UserError(
@@ -321,7 +323,10 @@ def build_strategy(
 
 
 def check_deepspeed(config: dict[str, Any]) -> None:
-    """Check that a DeepSpeed configuration shards something and sets nothing that the recipe sets.
+    """Check that a DeepSpeed configuration shards the training state and repeats no recipe setting.
+
+    Sections about values that the recipe sets (RECIPE_SECTIONS, such as "optimizer") must be
+    missing or disabled.
 
     Args:
         config: Content of the DeepSpeed file.

@@ -33,7 +33,8 @@ class State:
     seconds: float = 0.0  # spent training, over all resumptions
     device_seconds: float = 0.0  # seconds times the number of processes
     sums: Sums = field(default_factory=dict)  # sums of the metrics since the last row
-    norms: Tensor | None = None  # (2,): sum and count of gradient norms since the last row
+    # (2,): sum and count of the gradient norms since the last row
+    norm_sum_and_count: Tensor | None = None
     skipped: list[Tensor] = field(default_factory=list)  # bool per step since the last row
     lr: float = 0.0  # learning rate of the last step
     images_seen: int = 0  # images that this process has read
@@ -54,8 +55,8 @@ class State:
         """Yield the objective to evaluate and export, with averaged weights if the run has any.
 
         All ranks must enter and leave the context together. The objective runs without
-        torch.compile, because evaluation mode and a smaller last batch would need two more graphs
-        for few images.
+        torch.compile. Otherwise torch would compile two more graphs, for evaluation mode and for
+        the smaller last batch, which takes longer than evaluating the few images.
         """
         with torch.compiler.set_stance("force_eager"):
             if self.average:
@@ -67,7 +68,14 @@ class State:
     def save(self) -> dict[str, Any]:
         """Return the state of all processes as tensors in plain containers. Collective.
 
-        The state can be loaded on another number of processes and under another strategy.
+        The state can be loaded on another number of processes and under another strategy, but a
+        stream of images (data.stream=true) needs the same number of processes.
+
+        Returns:
+            {name: value}, as in the checkpoint. Among others, "stream" has the position of each
+            process in the stream of images, "norms" the sum and the count of the gradient norms
+            since the last row of metrics, and "trunk" the run and step at which this run began
+            (resume=RUN@STEP).
         """
         accelerator = self.accelerator
         local = torch.tensor([self.images_seen, self.images_unreadable], device=accelerator.device)
@@ -83,7 +91,7 @@ class State:
             "schedule": self.schedule.state_dict(),
             # a list, because an uploaded state is JSON, whose keys are texts
             "sums": [[*pair] for pair in add_processes(self.sums, accelerator).items()],
-            "norms": None if self.norms is None else self.norms.cpu(),
+            "norms": None if self.norm_sum_and_count is None else self.norm_sum_and_count.cpu(),
             "skipped": [bool(flag) for flag in self.skipped],
             "images_seen": seen,
             "images_unreadable": unreadable,
@@ -103,7 +111,8 @@ class State:
     def load(self, saved: dict[str, Any]) -> None:
         """Restore a saved state. Collective.
 
-        Counts and sums of the saved processes are restored on rank 0 and are 0 on all other ranks.
+        A saved state has the counts and sums of all processes together. They are restored on rank 0
+        and are 0 on all other ranks, so that their totals stay the same.
 
         Args:
             saved: Result of `save`.
@@ -111,7 +120,7 @@ class State:
         Raises:
             UserError: Another number of processes read the stream, or another device batch would
                 change the random draws (`_check_device_batch`).
-            Exception: The saved state has other content.
+            Exception: The saved state lacks an entry, or its tensors do not fit the network.
         """
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
@@ -133,7 +142,7 @@ class State:
         self.images_unreadable = saved["images_unreadable"] if is_main else 0
         sums = saved["sums"] if is_main else ()
         self.sums = {tuple(map(tuple, names)): rows.to(device) for names, rows in sums}
-        self.norms = None if saved["norms"] is None else saved["norms"].to(device)
+        self.norm_sum_and_count = None if saved["norms"] is None else saved["norms"].to(device)
         self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]
         if self.stream:
             self.stream.seek(Cursor(*saved["stream"][accelerator.process_index]))
@@ -141,8 +150,8 @@ class State:
     def _check_device_batch(self, saved_batch: int) -> None:
         """Check that a resumed run draws the same random numbers as the uninterrupted run.
 
-        The device batch matters if something is drawn for a whole device batch at a time: the masks
-        of dropout and drop path, or patches from other images.
+        The number of images in a device batch matters if something is drawn for a whole device
+        batch at a time: the masks of dropout and drop path, or patches from other images.
 
         Args:
             saved_batch: Images in a device batch of the saved run.
@@ -153,8 +162,9 @@ class State:
         batch = self.strategy.batch_layout.device_batch
         rates = {name: getattr(self.strategy.settings, name) for name in ("dropout", "drop_path")}
         random_options = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
-        if self.strategy.objective.mixes_images:
-            random_options.append(self.strategy.objective.mixes_images)
+        # the option of the objective by which images of a device batch are mixed, or ""
+        if self.strategy.objective.mixing_option:
+            random_options.append(self.strategy.objective.mixing_option)
         if random_options and saved_batch != batch:
             raise UserError(
                 f"compute.batch={batch}: the run was stopped with compute.batch={saved_batch}, and "

@@ -73,7 +73,7 @@ class Strategy:
         """
         for weight in weights:
             assert weight.dtype == torch.float32
-            self.optimizer.state[weight] = optim.moments(self.settings, weight)
+            self.optimizer.state[weight] = optim.initial_state(self.settings, weight)
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
         """Call `tick` where processes may wait for each other: around the passes of a step.
@@ -100,10 +100,13 @@ class Strategy:
         Args:
             batch: Batch on the device.
             cast: Context of autocast for the forward pass.
-            last: Whether this is the last pass of a step, which averages the gradients over the
-                processes.
+            last: Whether this is the last pass of a step. Only this pass averages the gradients
+                over the processes.
+
+        Raises:
+            UserError: The loss has no gradient (`check_gradient`).
         """
-        with self.no_sync(last):
+        with self.sync_gradients_if(last):
             with cast:
                 output = self.prepared(batch)
             check_gradient(self.objective, output.loss)
@@ -111,8 +114,8 @@ class Strategy:
             self.backward(output.loss, last)
         return output
 
-    def no_sync(self, last: bool) -> AbstractContextManager:
-        """Return a context without gradient synchronisation, except for the last pass of a step."""
+    def sync_gradients_if(self, last: bool) -> AbstractContextManager:
+        """Return a context that averages gradients over the processes only if `last` is true."""
         return nullcontext() if last else self.accelerator.no_sync(self.prepared)
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -129,7 +132,7 @@ class Strategy:
             update was skipped, a bool scalar on the device.
         """
         norm = optim.clip(self.weights, self.settings.clip).double()
-        found_inf = self.any_nonfinite(norm)
+        found_inf = self.find_nonfinite_and_clear(norm)
         optim.skip_next_update(self.optimizer, found_inf)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -150,6 +153,10 @@ class Strategy:
     def update_momentum(self, progress: float, found_inf: Tensor) -> None:
         """Call the objective's `after_step`, then update its moving averages of weights, if any.
 
+        The objective names pairs of an averaged weight (for example of a teacher) and the trained
+        weight, and one momentum for all pairs. An average becomes momentum * average + (1 -
+        momentum) * weight.
+
         Args:
             progress: Share of the run that is done, 0 to 1.
             found_inf: Whether the update was skipped, bool () on the device. If true, the averages
@@ -157,6 +164,7 @@ class Strategy:
         """
         self.objective.after_step(found_inf)
         momentum, pairs = self.objective.averages(progress)
+        # With weight 0 after a skipped update, `blend` leaves the averages unchanged
         weight = (1 - momentum) * (~found_inf).float()
         for average, p in pairs:
             self.blend(average, p, weight)
@@ -165,10 +173,10 @@ class Strategy:
         """Set average = (1 - weight) average + weight p, in place."""
         average.lerp_(p, weight)
 
-    def any_nonfinite(self, *values: Tensor) -> Tensor:
-        """Return whether a loss of this step or another value is not finite on any process.
+    def find_nonfinite_and_clear(self, *values: Tensor) -> Tensor:
+        """Return whether a loss of this step, or one of `values`, is not finite on any process.
 
-        The losses are then dropped for the next step.
+        The list of losses is emptied, because the next step begins. Collective.
 
         Args:
             *values: Scalars on the device to check together with the losses.
@@ -200,7 +208,8 @@ class Strategy:
     def _check_gradients(self) -> None:
         """Check that each weight got a gradient, if there are several processes.
 
-        Otherwise the next pass of DDP would fail after all processes had waited.
+        Otherwise DDP would fail only in the next pass, after all processes had waited for each
+        other's gradients.
 
         Raises:
             UserError: A weight got no gradient. All processes but the first raise ReportedError.
@@ -224,16 +233,18 @@ class Strategy:
 
     @torch.no_grad()
     def save(self) -> Saved:
-        """Return the whole weights and moments, as {name: tensor}. Collective.
+        """Return the whole weights and moments for a checkpoint. Collective.
 
-        A sharded strategy returns the tensors on the first process only, and None elsewhere.
+        Returns:
+            {"objective": {name: weight}, "moments": {name: {moment: value}}}. A sharded strategy
+            returns CPU tensors on the first process, and None in place of each tensor elsewhere.
         """
         weights = self.whole_weights()
         moments = {}
         for name, p in self.objective.named_parameters():
             if p.requires_grad:
                 values = self.gather_moments(p)
-                moments[name] = {key: self.keep(value) for key, value in values.items()}
+                moments[name] = {key: self.prepare_to_save(value) for key, value in values.items()}
         return {"objective": weights, "moments": moments}
 
     @torch.no_grad()
@@ -244,8 +255,8 @@ class Strategy:
             if p.requires_grad:
                 self.scatter_moments(p, saved["moments"][name])
 
-    def keep(self, value: Tensor) -> Tensor | None:
-        """Return a whole tensor as `save` returns it: here unchanged."""
+    def prepare_to_save(self, value: Tensor) -> Tensor | None:
+        """Return a whole tensor in the form in which `save` returns it: here unchanged."""
         return value
 
     def whole_weights(self) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def test_every_test_image_twice_is_no_more_evidence(tmp_path: Path) -> None:
             )
     assert "80 test images, 40 distinct" in str(twice)
     readings = metric_tables.read_metrics(twice.metrics, twice.measured_on)
-    assert all(reading.of_few for reading in readings)  # 40, not 80
+    assert all(reading.has_few_images for reading in readings)  # 40, not 80
     heads = {table.head[0] for _, table in metric_tables.tables(readings)}
     assert heads == {"80 test images, 40 distinct"}
     page = (tmp_path / "twice" / "look" / "report.html").read_text()

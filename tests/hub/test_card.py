@@ -38,7 +38,7 @@ def written(run: Run, **metrics: float) -> str:
     if metrics:
         result.measured_on = {"validation": 10_000}
     run.finish(result)
-    return card.write(run, run.export)
+    return card.render(run, run.export)
 
 
 def test_the_card_says_what_a_reader_needs(server: Hub, run: Run, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_card_says_which_of_its_images_were_seen_before(run: Run) -> None:
     counts = {"of": {"test": 100}, "images": {"test": 80}, "labels": {"test": 80}}
     result.seen = [SeenImages(run="earlier", **counts)]
     run.finish(result)
-    bold = re.findall(r"^\*\*(.*)\*\*$", card.write(run, run.export), re.MULTILINE)
+    bold = re.findall(r"^\*\*(.*)\*\*$", card.render(run, run.export), re.MULTILINE)
     assert (
         any(line.startswith("another run was trained on 80 of 100") for line in bold)
         and min(map(len, bold)) > 9
@@ -112,12 +112,12 @@ def test_the_card_says_whether_the_baselines_are_beaten(
 
 def test_a_card_repeats_what_its_run_needs_and_tells_no_place_of_this_machine(run: Run) -> None:
     command = "accelerate launch tools/pretrain.py recipe=recipe.yaml name=again\n"
-    assert command in card.write(run, run.export)
+    assert command in card.render(run, run.export)
     recipe = run.recipe
     recipe.data.path, recipe.plugin = "/home/me/images", "/home/me/own.py"
     recipe.init, recipe.objective = "/home/me/runs/first", "supervised"
     recipe.groups["supervised"] = SupervisedOptions()
-    text = card.write(run, run.export)
+    text = card.render(run, run.export)
     needs = "data.path=IMAGES init=WEIGHTS plugin=FILE"
     assert f"tools/finetune.py recipe=recipe.yaml name=again {needs}\n" in text
     assert "first" not in text and "/home" not in text
@@ -165,14 +165,14 @@ def test_the_card_says_where_images_are_from_and_their_terms(
     """A set of the Hub is claimed only where its images came from there."""
     for key, value in data.items():
         setattr(run.recipe.data, key, value)
-    text = card.write(run, run.export)
+    text = card.render(run, run.export)
     assert source in text and terms in text
     assert ("datasets:" in text.split("---")[1]) is (bool(data.get("hub")) and "path" not in data)
 
 
 def test_a_users_text_means_nothing_in_markdown(run: Run) -> None:
     run.recipe.data.name = run.recipe.name = "pics|<b>x`y` # [z](javascript:1)"
-    text = card.write(run, run.export)
+    text = card.render(run, run.export)
     shown = text.split("---", 2)[2]
     assert "<b>" not in shown and "\n# [z]" not in shown and "z](" not in shown
     escaped = "pics&#124;&lt;b>x\\`y\\` # \\[z\\](javascript:1)"
@@ -191,7 +191,7 @@ def test_the_cards_snippets_run_and_give_the_shapes_that_they_say(
         net = encoder.build_encoder(model, data)
         weights.export(run.export, net, heads, model, data, "token", classes)
     name, shape = ("logits", "(1, 3)") if classes else ("feature", "(1, 32)")
-    text = card.write(run, run.export)
+    text = card.render(run, run.export)
     assert ("AutoModelForImageClassification" in text) is bool(classes)
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(snippets) == 2
@@ -208,7 +208,7 @@ def test_the_cost_of_a_run_that_went_on_from_another_is_of_its_own_steps(run: Ru
     took = {"steps": 10, "images": 80, "exaflop": 2.0, "device_hours": 1, "total_device_hours": 5}
     trunk = Trunk(run="long", step=8)
     run.finish(result_of(run).model_copy(update=took | {"trunk": trunk}))
-    text = card.write(run, run.export)
+    text = card.render(run, run.export)
     assert "10 steps on 80 images. Another run made the first 8 steps. The other steps took" in text
     assert (
         "(2 exaFLOP, 1 device-hours). The initial weights and the first steps took another 4 device-hours"
@@ -224,7 +224,7 @@ def test_what_was_held_out_is_said(run: Run, validation: object, held_out: str) 
     """ "Nothing" of a run that measured on held-out images, as data.validation=null does."""
     run.recipe.data.validation = validation  # type: ignore[assignment]
     text = f". {held_out} was held out for evaluation during training."
-    assert text in card.write(run, run.export)
+    assert text in card.render(run, run.export)
 
 
 CITED = {
@@ -251,7 +251,7 @@ def test_the_paper_of_the_objective_is_cited_first(run: Run) -> None:
     for objective, target, keys in cases:
         run.recipe.objective, run.recipe.target = objective, target
         run.recipe.groups.pop("supervised", None)
-        text = card.write(run, run.export).partition("## Citation")[2]
+        text = card.render(run, run.export).partition("## Citation")[2]
         found = re.findall(r"^@\w+\{(\w+),$", text, re.MULTILINE)
         assert found == [*keys, "dosovitskiy2021image"], objective
         assert text.count("{") == text.count("}")

@@ -94,7 +94,7 @@ def test_the_first_of_the_best_is_kept_tested_and_exported(values, tmp_path: Pat
     made = run(tmp_path)
     assert_best(made.folder)
     assert kept(made.folder) == [BEST, 9, 12]  # checkpoint.keep=2 and the best one
-    assert f"The weights come from step {BEST}" in card.write(made, made.export)
+    assert f"The weights come from step {BEST}" in card.render(made, made.export)
 
 
 @pytest.mark.parametrize("at", [BEST, 9])

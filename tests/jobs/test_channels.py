@@ -90,7 +90,7 @@ def test_what_was_measured_is_recorded_and_comes_along(
     for wrong in ("data.range=[0,4095]", "data.channels=3"):
         with pytest.raises(UserError, match=f"{wrong[:10]}.*was trained with"):
             resolve([*TUNE, f"init={made.folder}", wrong])
-    text = card.write(made, made.export)
+    text = card.render(made, made.export)
     assert "(1, 4, 16, 16)" in text and "AutoImageProcessor" not in text
     with Image.open(made.figures / "predictions.png") as drawn:
         assert drawn.width > 300

@@ -227,7 +227,7 @@ def test_page_and_card_say_what_it_is(form: Form, whole: Unbroken) -> None:
     title = {"ijepa": "I-JEPA", "teacher": "Prediction of an EMA teacher's features"}[form.name]
     assert title in html.unescape((whole.folder / "report.html").read_text())
     trained = Run(recipe_files.read(whole.folder / "recipe.yaml"))
-    assert f"- {form.name}" in card.write(trained, whole.folder / "export")
+    assert f"- {form.name}" in card.render(trained, whole.folder / "export")
 
 
 def test_an_examples_sweep_is_read_where_its_file_is_gone(example: Form, tmp_path: Path) -> None:

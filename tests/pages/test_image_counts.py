@@ -144,7 +144,7 @@ def test_n_is_of_images_where_a_metric_counts_patches() -> None:
 
 
 def test_a_model_card_is_as_careful(runs: Path) -> None:
-    text = card.write(ssl_vit.load_run(runs / "tuned"), runs / "tuned" / "export")
+    text = card.render(ssl_vit.load_run(runs / "tuned"), runs / "tuned" / "export")
     assert f"**Test images: 6. {CAUTION}.**" in text
     assert "choice of the checkpoint depends on these images.**" in text
     assert "the best accuracy on 3 held-out images (" in text

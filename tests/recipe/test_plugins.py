@@ -305,7 +305,7 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
         "folder = Path(sys.argv[1]); page = run_page.render(run_page.write(folder));"
         "assert 'upright' in page and 'Which way up' in page;"
         "run = Run(recipe_files.read(folder / 'recipe.yaml'));"
-        "assert 'Which way up, an objective of a plugin' in card.write(run, folder / 'export');"
+        "assert 'Which way up, an objective of a plugin' in card.render(run, folder / 'export');"
         "runs_tool.main([str(folder.parent)]); import ssl_vit; ssl_vit.load_encoder(folder)"
     )
     command = [sys.executable, "-c", code, str(run.folder)]
@@ -578,7 +578,7 @@ def test_metrics_of_a_plugin_may_have_any_name(
     assert printed.startswith("variance: lower or higher is better, as each plugin declares")
     assert printed.count("to beat 75.00%") == 2
     for folder, label in zip(folders, ("spread of views", "errors"), strict=True):
-        assert f"guessing {label}" in card.write(open_run(folder), folder / "export")
+        assert f"guessing {label}" in card.render(open_run(folder), folder / "export")
     with metrics.use_plugin_rows(read_run(folders[0]).environment.plugin_rows):
         assert metrics.find_metric("probe_knn").unit == metrics.NUMBER
     assert metrics.find_metric("knn").words == "k-NN"

@@ -215,7 +215,7 @@ def test_the_table_of_optimisers_says_what_torch_keeps(name: str, momentum: floa
     optimizer.step()
     for weight in layer.parameters():
         state = {k: v for k, v in optimizer.state[weight].items() if v is not None}
-        initial = optim.moments(how, weight)
+        initial = optim.initial_state(how, weight)
         assert {k: v.shape for k, v in state.items()} == {k: v.shape for k, v in initial.items()}
         moments = [value for value in state.values() if value.shape == weight.shape]
         assert len(moments) == len(how.optimiser.moments(how))

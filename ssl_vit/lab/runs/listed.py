@@ -169,7 +169,9 @@ class ListedRun:
     def fresh_value(self, metric: str) -> float | None:
         """Return the value of untrained weights on the same images, or None."""
         baselines = self.measured[metric].comparisons if metric in self.measured else []
-        return next((baseline.value for baseline in baselines if baseline.place == FRESH), None)
+        return next(
+            (baseline.value for baseline in baselines if baseline.substitute == FRESH), None
+        )
 
     def best_baseline(self, metric: str) -> float | None:
         """Return the value of the best baseline on the same images, or None without a baseline.
@@ -180,8 +182,9 @@ class ListedRun:
         reading = self.measured.get(metric)
         if reading is None:
             return None
-        # a baseline takes the place of the encoder: FRESH stands for untrained weights
-        values = [baseline.value for baseline in reading.comparisons if baseline.place != FRESH]
+        values = [
+            baseline.value for baseline in reading.comparisons if baseline.substitute != FRESH
+        ]
         best = max if reading.row.higher else min
         return best(values, default=None)
 

@@ -30,9 +30,9 @@ class Joint(Objective):
         self.parts = nn.ModuleDict({name: part for name, (part, _) in parts.items()})
         self.weights = {name: weight for name, (_, weight) in parts.items()}
         mixing_options = [
-            part.mixes_images for _, part in self._trained_parts() if part.mixes_images
+            part.mixing_option for _, part in self._trained_parts() if part.mixing_option
         ]
-        self.mixes_images = mixing_options[0] if mixing_options else ""
+        self.mixing_option = mixing_options[0] if mixing_options else ""
         self.baselines_move = any(part.baselines_move for _, part in self._trained_parts())
         self._freeze_idle()
 

@@ -50,7 +50,7 @@ class MaskedPatchPrediction(PatchPrediction):
         self.random = random
         self.source = source
         if source == "batch" and random > 0:
-            self.mixes_images = "corruption.source=batch"
+            self.mixing_option = "corruption.source=batch"
         self.shape = shape
         self.side = side
         self.mask_token = nn.Parameter(torch.randn(encoder.width) * 0.02)
