@@ -181,9 +181,9 @@ def _check_known(key: str, measure: str, run: str, tool: str, recipe: Recipe) ->
     probe = recipe.probe
     suggested = probe.metrics_of(probe.measures) if tool == "evaluate" else _online(recipe)
     # also allowed: metrics by which no report compares runs
-    allowed = [row.name for row in rows if not row.compared]
+    allowed = [row.name for row in rows if not row.is_compared]
     if tool == "finetune":  # probes during fine-tuning have names that begin with probe_
-        of_classifier = [row.name for row in rows if row.compared and not _is_probed(row)]
+        of_classifier = [row.name for row in rows if row.is_compared and not _is_probed(row)]
         suggested = [*of_classifier, *suggested]
     elif tool == "pretrain":
         suggested = [*suggested, "loss"]
