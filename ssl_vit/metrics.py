@@ -133,10 +133,10 @@ class Metric:
         """Return whether a report compares arms (settings such as `mae` and `scratch`) by this
         metric.
 
-        Reports compare arms by losses and by shares such as accuracies. Of the metrics of a kind of
-        corrupted patches (`accuracy_masked`, `accuracy_random`, `loss_masked`), reports compare only
-        the shares of masked patches: models are trained on the loss over all patches, so only that
-        loss counts.
+        Reports compare arms by losses and by shares such as accuracies. Of the metrics of one kind
+        of corrupted patches (`accuracy_masked`, `accuracy_random`, `loss_masked`), reports compare
+        only the shares of masked patches. Models are trained on the loss over all patches, so only
+        that loss counts.
         """
         if self.kind:
             return self.kind == MASKED and self.in_per_cent
