@@ -128,8 +128,8 @@ class Unread(NamedTuple):
     def take(self, keys: Collection[str]) -> tuple[dict[str, str], "Unread"]:
         """Return the texts of some keys, and everything else that the user gave.
 
-        Tools call this method for words that are no keys of recipes, such as the arms of a sweep,
-        before the recipe is read.
+        Studies call this method for keys that belong to no recipe: `encoder=runs/mpp` gives a path
+        that a study's file leaves open.
 
         Raises:
             UserError: A key is given twice, or its value is no text and no path.
