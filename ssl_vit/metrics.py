@@ -423,10 +423,8 @@ def find_baseline(name: str) -> Baseline | None:
         for prefix, called in PROBE_BASELINES.items():  # such as "pixels_": "the pixels at 8 x 8"
             if last.startswith(prefix):
                 return Baseline(last, called, (last.removeprefix(prefix),))
-    if last in plugin_rows:
-        row = plugin_rows[last]  # None if plugins disagree
-    else:
-        row = _baselines.get(last)
+    # None if plugins disagree, even if the package has such a baseline
+    row = plugin_rows.get(last, _baselines.get(last))
     return row if isinstance(row, Baseline) else None
 
 

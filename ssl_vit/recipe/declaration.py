@@ -417,8 +417,7 @@ def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> b
     declared = find_objective_or_stub(name)
     if last in declared.no_measure:
         return True
-    has_target = name not in objectives() or declared.predicts_patches  # unknown ones may have
-    if not has_target:
+    if name in objectives() and not declared.predicts_patches:
         return False
     if target_name in targets():
         return last in targets()[target_name].no_measure

@@ -244,11 +244,9 @@ class Recipe(Keys):
         `supervised` for joint training.
         """
         trained = self.declared.trained(self)[-1]
-        if trained.options:
-            pool = getattr(self.groups[trained.options.name], "pool", None)
-            if pool:
-                return str(pool)
-        return trained.pool
+        options = self.groups[trained.options.name] if trained.options else None
+        pool = getattr(options, "pool", None)  # None without such an option, or if it is not set
+        return str(pool or trained.pool)
 
     @property
     def fine_tunes(self) -> bool:
