@@ -62,10 +62,8 @@ class Probe(Keys):
         names = []
         for measure in measures:
             for name in MEASURES[measure].metrics:
-                if "*" in name:
-                    names += [name.replace("*", str(number)) for number in self.shots]
-                else:
-                    names.append(name)
+                numbers = self.shots if "*" in name else [0]  # [0]: the name stays as it is
+                names += [name.replace("*", str(number)) for number in numbers]
         return names
 
     def measures_that_read(self, *what: Reads) -> list[str]:

@@ -175,9 +175,7 @@ def _chain(path: Path) -> list[_Link]:
             return links
         base_path = find_base(base, path)
         if base_path.resolve() in [link.path.resolve() for link in links]:
-            text = (
-                "this recipe is based on the file itself, through its own base. Use another base."
-            )
+            text = "this recipe is the file itself, or is based on the file. Use another base."
             raise UserError(f"{path}: base={base}: {text}")
         path = base_path
 

@@ -188,8 +188,8 @@ def _describe(name: str, arguments: str) -> TimmDescription:
 def table_rule(name: str) -> dict[str, Any]:
     """Return how timm resizes a table of position embeddings when it loads weights of this name.
 
-    For most names, the result is empty: timm uses the defaults of `resample_abs_pos_embed`. Names
-    with "flexi" or "radio" have other arguments, as in timm's `checkpoint_filter_fn`.
+    For most names, the result is empty: timm uses the defaults of `resample_abs_pos_embed`. Only
+    for names with "flexi" or "radio", timm passes other arguments.
 
     Returns:
         {argument of `resample_abs_pos_embed`: value}.

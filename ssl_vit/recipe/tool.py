@@ -137,9 +137,9 @@ def parse(kind: type[T], arguments: Arguments) -> T:
         for key in (*texts, *dict(arguments.pairs)):
             if key in kind.command_line_only:
                 raise UserError(f"{key}: only for the command line. Leave out {key}.")
-        tool_pairs = [(key, value) for key, value in arguments.pairs if key in known]
-        recipe_pairs = [(key, value) for key, value in arguments.pairs if key not in known]
-        add_pairs(values, ((key, _take(known[key], value)) for key, value in tool_pairs))
+        pairs = arguments.pairs
+        add_pairs(values, ((key, _take(known[key], value)) for key, value in pairs if key in known))
+        recipe_pairs = [(key, value) for key, value in pairs if key not in known]
         # An option with the value None counts as not given, unless it has another default
         values = {
             key: value
