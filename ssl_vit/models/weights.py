@@ -330,7 +330,7 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
     positions = "none" if getattr(network, "rope", None) is None else "rotary"
     timms_rule = None
     if export_files.is_timm_format(config):
-        timms_rule = timm_models.table_rule(name)
+        timms_rule = timm_models.find_position_resizing(name)
         sides = export_files.image_sides(config)
         if POSITIONS in state and len(set(sides)) > 1:
             raise UserError(

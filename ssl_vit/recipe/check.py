@@ -178,7 +178,9 @@ def _class_token(r: Recipe) -> None:
     """Refuse a recipe that pools by class token if the encoder has no class token.
 
     `probe.pool` says how an evaluation pools. Training pools as each trained objective says: the
-    objective itself or, for a sum of objectives, each part with a weight above 0.
+    objective itself or, for a sum of objectives, each part with a weight above 0. An objective may
+    have an option for pooling, such as `supervised.pool`; otherwise its declaration decides.
+    `r.refuse(key, text, wrong)` raises the error about the key only if `wrong` is true.
 
     Raises:
         UserError: An evaluation or an objective reads the class token.
@@ -514,8 +516,8 @@ def why_unused(r: Recipe, key: str) -> str:
     """Return why the recipe has no use for a dotted key, or an empty string for a key in use.
 
     A key may belong to a group that the objective does not use (`distill.teacher`), or may need
-    another key (`hub.private` needs `hub.repo`). The result ends an error, for example
-    "has no effect with objective=mae".
+    another key (`hub.private` needs `hub.repo`). The result continues an error that begins with the
+    key, as in "distill.teacher=runs/mpp: has no effect with objective=mae".
     """
     group, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"

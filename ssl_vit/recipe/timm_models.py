@@ -185,7 +185,7 @@ def _describe(name: str, arguments: str) -> TimmDescription:
     return TimmDescription(values, pool)
 
 
-def table_rule(name: str) -> dict[str, Any]:
+def find_position_resizing(name: str) -> dict[str, Any]:
     """Return how timm resizes a table of position embeddings when it loads weights of this name.
 
     For most names, the result is empty: timm uses the defaults of `resample_abs_pos_embed`. Only
