@@ -85,7 +85,7 @@ RunName = Annotated[
     Allowed(
         lambda v: len(v) <= 200 and is_folder_name(v),
         "a folder's name of at most 200 printable characters that is not the name of a file or"
-        " folder of the tools (such as report.html)",
+        " folder of the tools, such as report.html",
     ),
 ]
 RunAtStep = Annotated[
