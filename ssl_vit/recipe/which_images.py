@@ -14,7 +14,7 @@ from .parsing import parse_path
 from .recipe_files import FileValues, without_group
 
 PLACES = ("data", "data.path", "data.hub")  # options that choose the images
-CHOOSE_OTHERS = "For other images, give data=, data.path= or data.hub="
+OTHERS = "give data=, data.path= or data.hub="  # follows "For other images,"
 
 
 def image_keys() -> list[str]:
@@ -57,11 +57,11 @@ def images_taken(source: InitSource, data: Data) -> str | None:
         return None
     if not source.images():
         text = f"the training images of this encoder are unknown here, so data={data.name} is used"
-        return f"warning: init={source.place}: {text}. {CHOOSE_OTHERS}."
+        return f"warning: init={source.place}: {text}. For other images, {OTHERS}."
     place = data.place
     share = "" if data.share == 1 else f", data.share={data.share:g}"
     text = f"{place}{share}, the images of init={source.place}"
-    return f"images      {text}. {CHOOSE_OTHERS}."
+    return f"images      {text}. For other images, {OTHERS}."
 
 
 def without_images(known: Values) -> Values:
