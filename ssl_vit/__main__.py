@@ -46,7 +46,11 @@ TOOLS: dict[str, type[ToolOptions]] = {
 def usage(every: bool = False) -> str:
     """List the tools and recipes, each on a line.
 
-    Only recipes that run without further options are listed; with `every`, all recipes and studies.
+    By default, only the recipes that run without further options are listed.
+
+    Args:
+        every: Whether to list all recipes, and all studies. `study/worth` (WORTH) comes first among
+            the studies: it has no file of its own, because it is made from the user's options.
     """
     recipes = recipe_files.recipe_names() if every else recipe_files.first_recipes()
     lines = [
@@ -89,11 +93,13 @@ def _check_words(name: str, words: Sequence[str]) -> None:
         takers = [
             tool_name for tool_name, kind in TOOLS.items() if key in (tool_name, *kind.options())
         ]
-        is_place = tool.positional and (exists(word) or word == key)
-        if key not in known and takers and not is_place:
+        # a file or folder, or a word without `=`, as the tool takes one
+        is_positional = tool.positional and (exists(word) or word == key)
+        if key not in known and takers and not is_positional:
             help_command = typed_command(takers[0], "--help")
-            what = "another tool" if key in TOOLS else f"an option of {', '.join(takers)}"
-            raise UserError(f"{word}: not an option of {name}, but {what}. Type {help_command}")
+            kind_of_word = "a tool" if key in TOOLS else f"an option of {', '.join(takers)}"
+            text = f"{key} is {kind_of_word}, and {name} has no such option. Type {help_command}"
+            raise UserError(f"{word}: {text}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -101,8 +107,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     # Before torch is imported: OpenMP threads that spin while they wait slow down a machine that
     # runs anything else.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Called last when the process exits. Python would then look through all objects several times,
-    # for a second, to free memory that the system frees anyway.
+    # When the process exits, Python would look through all objects several times, for a second, to
+    # free memory that the system frees anyway. gc.freeze hides the objects from the garbage
+    # collector. It is registered first and therefore called last.
     atexit.register(gc.freeze)
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
@@ -126,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             module, _, function = tool.command.partition(":")
             run = getattr(import_module(f"{__package__}.{module}"), function)
             status = run(arguments[1:])
-    sys.exit(status)  # out here, so that report_errors sees the end of the output
+    # after the `with`, at whose end report_errors writes the rest of the output and reports errors
+    sys.exit(status)
 
 
 if __name__ == "__main__":

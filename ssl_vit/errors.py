@@ -95,10 +95,13 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 
 
 def describe_shortage(error: BaseException, sizes: str = "") -> str:
-    """Describe which resource of the machine is used up and what to do, or return "".
+    """Return a line that says which resource of the machine is used up and what to do.
+
+    The resources are memory and the number of open files. Return "" for any other error. Only the
+    error itself is examined, not the errors that it was raised from.
 
     Args:
-        error: The error, which may have another cause.
+        error: Any error.
         sizes: The options that take memory, with which a message about memory begins.
     """
     if has_too_many_files(error):
@@ -149,9 +152,10 @@ def reason(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Return text that a terminal can show safely.
 
-    Control characters and halves of characters are escaped, and the middle of a long text is left
-    out.
+    Control characters and lone surrogates (which stand for bytes that are not UTF-8) are escaped,
+    and the middle of a long text is left out.
     """
+    # ascii gives a quoted text such as '\\x1b', from which the quotes are removed
     escaped = "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )

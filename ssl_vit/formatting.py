@@ -217,10 +217,11 @@ def format_share(share: float) -> str:
 
 
 def format_exaflop(value: float | None, precision: int = 3) -> str:
-    """Format exaFLOP: 0.123 exaFLOP.
+    """Return a number of operations as text, such as "0.123 exaFLOP" (10^18 operations).
 
     Args:
-        value: exaFLOP, or None if they are not counted, because a plugin does not declare its work.
+        value: exaFLOP, or None if the operations were not counted, because the objective of a
+            plugin does not say how many it needs.
         precision: Number of significant digits.
     """
     return f"exaFLOP {NOT_COUNTED}" if value is None else f"{value:.{precision}g} exaFLOP"
@@ -262,9 +263,11 @@ def format_count(count: int, things: str) -> str:
 
     Args:
         count: Number of things.
-        things: Noun in the plural, made singular for a count of 1.
+        things: Noun in the plural, made singular for a count of 1. The last word of COUNTED in it
+            is changed ("images of classes" becomes "image of classes").
     """
     if count == 1:
+        # COUNTED holds the nouns in the singular; the plural ends in "s" or, for "pass", in "es"
         things = re.sub(rf"(.*\b(?:{COUNTED}))e?s\b", r"\1", things)
     return f"{count:,} {things}"
 
@@ -314,7 +317,8 @@ def few_images(
 
     Args:
         measured_on: `{split: number of measured images}`, as in environment.json.
-        chosen: What is chosen on images outside of the test split, in words.
+        chosen: What is chosen on images outside of the test split, such as "the checkpoint" or "the
+            learning rate of the linear probe".
         remedy: Option that would hold out more images for these choices, or an empty text.
         group: data.group of the images, or None.
     """

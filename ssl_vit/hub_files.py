@@ -44,11 +44,15 @@ def pin(place: str, source: str) -> str:
         source: The beginning of error messages, such as "init=hf-hub:USER/NAME".
 
     Raises:
-        UserError: As `fetch`.
+        UserError: The repository or the revision does not exist or has no config.json, or the Hub
+            cannot be reached.
     """
     if is_pinned(place):
         return place
-    return f"{SCHEME}{split_place(place)[0]}@{fetch(place, source, ['config.json']).name}"
+    repository, _ = split_place(place)
+    # the name of the folder with the downloaded files is the commit
+    commit = fetch(place, source, ["config.json"]).name
+    return f"{SCHEME}{repository}@{commit}"
 
 
 def fetch(place: str, source: str, names: Collection[str]) -> Path:
@@ -145,15 +149,16 @@ def configure_client() -> None:
 
 @cache
 def _limit_timeouts() -> None:
-    """Limit the timeouts of every client that huggingface_hub opens to SILENCE.
+    """Make huggingface_hub give up a request after SILENCE seconds without a byte from the server.
 
-    The limit also holds for calls with timeout=None.
+    Every client (httpx) that huggingface_hub opens gets a hook, which lowers the timeouts of each
+    request before it is sent, even of calls with timeout=None.
     """
     from huggingface_hub import set_client_factory
 
     def client() -> Any:
         http_client = _default_client()
-        http_client.event_hooks["request"].append(_limit)
+        http_client.event_hooks["request"].append(_lower_timeouts)
         return http_client
 
     set_client_factory(client)
@@ -166,7 +171,7 @@ def _default_client() -> Any:
     return default_client_factory()
 
 
-def _limit(request: Any) -> None:
+def _lower_timeouts(request: Any) -> None:
     timeouts = request.extensions.get("timeout", {})
     kinds = ("connect", "read", "write", "pool")
     request.extensions["timeout"] = {

@@ -129,14 +129,18 @@ class Metric:
         return last if last in KINDS else ""
 
     @property
-    def compared(self) -> bool:
-        """Whether a report compares arms by this metric.
+    def is_compared(self) -> bool:
+        """Return whether a report compares arms (settings such as `mae` and `scratch`) by this
+        metric.
 
-        A loss counts over all patches, and a share also over the masked patches alone.
+        Reports compare arms by losses and by shares such as accuracies. Of the metrics of one kind
+        of corrupted patches (`accuracy_masked`, `accuracy_random`, `loss_masked`), reports compare
+        only the shares of masked patches. Models are trained on the loss over all patches, so only
+        that loss counts.
         """
-        if self.kind and (self.kind != MASKED or self.unit == LOSS):
-            return False
-        return self.unit in (SHARE, PIXEL_SHARE, LOSS)
+        if self.kind:
+            return self.kind == MASKED and self.in_per_cent
+        return self.in_per_cent or self.unit == LOSS
 
     def text(self, value: float, page: bool = False) -> str:
         """Return a value as text, with the digits that suit the terminal or a page."""
@@ -206,10 +210,12 @@ def register(*rows: Row) -> None:
 
 @contextmanager
 def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
-    """Let the rows of plugins take precedence over the package's rows while the body runs.
+    """Describe metrics as the plugins of some runs do, while the body of the `with` runs.
 
-    If two runs declare different rows of the same name, the name has no row, because the row of the
-    first run would be wrong for the second.
+    A row (`Metric` or `Baseline`) describes the metric or baseline with its name: the label, the
+    unit and the better direction. The rows of plugins take precedence over the rows of this
+    package. If two runs declare different rows of the same name, the name has no row, because the
+    row of the first run would be wrong for the second.
 
     Args:
         runs: For each run, the rows of its metrics and baselines (`rows_of_run`).
@@ -229,7 +235,9 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
 def rows_of_run(declared: Sequence[Row], measured: Iterable[str]) -> list[Row]:
     """Return the rows of a run's metrics and baselines, from its plugin and from the package.
 
-    With the rows of both, `use_plugin_rows` finds names that mean different things in two runs.
+    A row (`Metric` or `Baseline`) describes the metric or baseline with its name. The rows of the
+    package are included so that `use_plugin_rows` notices a name that means one thing in a run with
+    a plugin and another in a run without.
 
     Args:
         declared: Rows that the run's plugin declares.
@@ -275,9 +283,11 @@ def main_metrics() -> list[str]:
 def _name_for_rank(name: str) -> str:
     """Return the name under which `MAIN` and `PROBES` list a measure, if they list the measure.
 
-    A few-shot accuracy of any number of shots is listed as `few_shot_5`, and a probe in a training
-    run (`probe_knn`) as the probe (`knn`). Any other name is returned without the part of a joint
-    objective.
+    Examples:
+        few_shot_10 -> few_shot_5: a few-shot accuracy has this name for any number of shots.
+        probe_knn -> knn: a probe in a training run has the name of the probe.
+        mpp/accuracy -> accuracy: the prefix says which part of a sum of objectives was measured.
+        grad_norm -> grad_norm: any other name, which the lists do not have.
     """
     if is_few_shot(name):
         return "few_shot_5"
@@ -288,8 +298,9 @@ def _name_for_rank(name: str) -> str:
 def measure_rank(name: str) -> float:
     """Return the rank of a measure in the order of `MAIN`, the most important measure at 0.
 
-    All measures outside of `MAIN` share the last rank. More shots come before fewer shots, because
-    one shot is the noisiest measure.
+    All measures outside of `MAIN` share the last rank. `MAIN` has a single entry for few-shot
+    accuracies. Among these, more shots come before fewer shots, because one shot is the noisiest
+    measure.
     """
     measure = _name_for_rank(name)
     if measure not in MAIN:
@@ -297,7 +308,8 @@ def measure_rank(name: str) -> float:
     rank = MAIN.index(measure)
     shots = name.rpartition("_")[2]
     if is_few_shot(name) and shots.isdecimal():
-        return rank + 1 / (1 + int(shots))  # before the rank of the next measure
+        # less for more shots, and below rank + 1, which is the rank of the next measure
+        return rank + 1 / (1 + int(shots))
     return rank
 
 
@@ -324,38 +336,45 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _find(name: str) -> Metric | None:
-    """Return the description of a metric, or None if no row describes the metric.
+    """Return the description of a metric, or None if nothing describes the metric.
 
-    `accuracy_masked` is described by the row `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by
-    `few_shot_*`. The returned description has the longer name.
+    The description is registered under this name or under a shorter name: `accuracy_masked` is
+    described by `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by `few_shot_*`. The returned
+    description has the given name.
 
     Args:
-        name: Name of the metric without the part of a joint objective before the slash.
+        name: Name of the metric without a slash: `loss` for `mpp/loss`, the loss of the part `mpp`
+            of a sum of objectives.
     """
+    # the name itself, such as accuracy
     row = _metric(name)
     if row:
         return row
+    # a kind of corrupted patches: accuracy_masked is described by accuracy
     stem, _, kind = name.rpartition("_")
     row = _metric(stem) if kind in KINDS else None
     if row:
         label = f"{row.label} {kind}" if row.label else ""
         return replace(row, name=name, label=label)
+    # a probe in a training run: probe_knn is described by knn
     row = _find(name.removeprefix(PROBED)) if name.startswith(PROBED) else None
     if row:
         return replace(row, name=name, label=row.words)
+    # a name with a number: few_shot_7 is described by few_shot_*, and "*-shot" becomes "7-shot"
     for row in all_metrics():
         prefix = row.name.removesuffix("*")
-        if row.name != prefix and name.startswith(prefix):
-            rest = name.removeprefix(prefix).replace("_", " ")
-            return replace(row, name=name, label=row.label.replace("*", rest))
+        if row.name.endswith("*") and name.startswith(prefix):
+            number = name.removeprefix(prefix).replace("_", " ")
+            return replace(row, name=name, label=row.label.replace("*", number))
     return None
 
 
 def find_metric(name: str) -> Metric:
     """Return the description of the metric with a full name, such as `mpp/loss`.
 
-    If no row describes the metric, a name that starts with "loss" counts as a loss, and any other
-    name as a number.
+    The package and plugins register descriptions (`Metric`). A metric without a registered
+    description counts as a loss if the name starts with "loss", and as a plain number otherwise.
+    The part before the slash, which names a part of a sum of objectives, does not matter.
     """
     last = _last(name)
     is_loss = last.startswith("loss")
@@ -387,14 +406,24 @@ def score(name: str, value: float) -> float:
 
 
 def find_baseline(name: str) -> Baseline | None:
-    """Return the description of the baseline with a full name, or None for any other name."""
+    """Return the description of the baseline with a full name, or None for any other name.
+
+    The first of these descriptions counts: the baseline that a plugin registers under this name; a
+    baseline of a probe, such as `pixels_knn` (k-NN on pixels, compared with `knn`); the baseline
+    that the package registers, such as `chance`. If two plugins disagree about a name, the name is
+    no baseline.
+
+    Args:
+        name: Name of a baseline or metric. The part before a slash, as in `mpp/entropy`, does not
+            matter.
+    """
     last = _last(name)
     plugin_rows = _plugin_rows.get()
     if plugin_rows.get(last) is None:
-        for prefix, called in PROBE_BASELINES.items():
+        for prefix, called in PROBE_BASELINES.items():  # such as "pixels_": "the pixels at 8 x 8"
             if last.startswith(prefix):
                 return Baseline(last, called, (last.removeprefix(prefix),))
-    # A name on which plugins disagree has the row None, and the package's row does not count
+    # None if plugins disagree, even if the package has such a baseline
     row = plugin_rows.get(last, _baselines.get(last))
     return row if isinstance(row, Baseline) else None
 
@@ -413,8 +442,10 @@ def metric_label(name: str) -> str:
 def is_shown_otherwise(name: str, names: Container[str]) -> bool:
     """Return whether a metric is left out because related metrics are shown instead.
 
-    An accuracy over all patches is left out if its values by kind of patch were measured. A loss by
-    kind of patch is always left out, because the model learns from the loss over all patches.
+    Some metrics are also measured separately for each kind of corrupted patch: masked, replaced by
+    a random patch, or kept. An accuracy over all patches (`accuracy`) is left out if
+    `accuracy_masked` was measured. A loss of one kind of patch (`loss_masked`) is always left out,
+    because the model learns from the loss over all patches.
 
     Args:
         name: Full name of the metric.
@@ -429,9 +460,11 @@ def is_shown_otherwise(name: str, names: Container[str]) -> bool:
 def compared_with(baseline: str, names: Container[str]) -> str | None:
     """Return the full name of the measured metric that a baseline is compared with, or None.
 
-    In joint training, a metric of the baseline's objective comes before a metric of the sum. If the
-    metric was also measured on masked patches alone, the name of that measurement is returned,
-    because baselines are measured on masked patches.
+    The description of a baseline lists metrics, and the first measured metric counts. In joint
+    training, the baseline `mpp/entropy` is compared with `mpp/loss` (of the same objective) rather
+    than with `loss` (of the sum of objectives). If the metric was also measured on masked patches
+    alone, as `mpp/loss_masked`, that name is returned, because baselines are measured on masked
+    patches.
 
     Args:
         baseline: Full name of the baseline.
@@ -454,8 +487,9 @@ def format_metrics(
 ) -> str:
     """Return a text of metrics with their values: "accuracy 81.2% (to beat 50.0%), loss 0.5000".
 
-    Metrics without a row are left out. A metric that was measured by kind of patch is shown by kind
-    of patch only.
+    Left out are metrics that no `Metric` describes, baselines and counts, and metrics for which
+    related metrics are shown instead (`is_shown_otherwise`). A metric with a measured baseline is
+    always shown, because the baseline needs the metric next to it.
 
     Args:
         values: `{full name: value}`. In joint training, names are like mpp/loss.
@@ -495,8 +529,10 @@ def format_baselines(values: Mapping[str, float]) -> str:
         row = find_baseline(name)
         if row:
             part = name.removesuffix(_last(name))  # part of a joint objective, with the slash
+            # the value is written like the metric that the baseline is compared with
             metric = find_metric(row.compared_with[0])
-            texts.append(f"{part}{metric.words} {metric.text(value)} ({row.called})")
+            prediction = row.called  # such as "the commonest class"
+            texts.append(f"{part}{metric.words} {metric.text(value)} ({prediction})")
     return ", ".join(texts)
 
 

@@ -36,19 +36,27 @@ def bits(key: Any, slot: Any) -> Any:
         key: Start of splitmix64, int64.
         slot: Number of the output of splitmix64, from 0.
     """
-    if isinstance(slot, int):  # Python's integers do not wrap around
+    if isinstance(slot, int):
+        # Python's integers do not wrap around, so the product is wrapped to the range of int64
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
     else:
         # torch.compile may turn an arange into Python-like symbols, which do not wrap around
-        # either; the xor with a tensor turns the symbols into tensors again
+        # either. key & 0 is a tensor of zeros, and the xor with it makes a tensor of the symbols.
         step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
 
 def key(*parts: Any) -> np.ndarray:
-    """Return a key of int64 from integers or integer arrays, with broadcasting.
+    """Return a key for random numbers, a hash of integers such as (seed, epoch, index).
 
-    The result has at least one dimension.
+    The other functions of this module turn the key into random numbers. Equal integers give equal
+    keys.
+
+    Args:
+        *parts: Integers or integer arrays, which are broadcast.
+
+    Returns:
+        Keys, int64, with at least one dimension.
     """
     folded = np.zeros(1, np.int64)
     for part in parts:
@@ -57,7 +65,7 @@ def key(*parts: Any) -> np.ndarray:
 
 
 def stream_id(purpose: str) -> int:
-    """Return the 32-bit FNV-1a hash of a stream's name.
+    """Return the 32-bit FNV-1a hash of the name of a stream of random numbers, such as "crop".
 
     Compiled code cannot call this function: torch 2.11 cannot trace a loop over bytes.
     """
@@ -98,9 +106,10 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
 
     The memory does not grow with n. Up to SORTED items are sorted by (hash, index), so all orders
     are equally likely. Larger n use a balanced Feistel network over the next power of four, applied
-    again while the value is not below n (cycle walking: Black and Rogaway, 2002). On small domains
-    the network is biased (visibly below 20 items), and at powers of four all of its permutations
-    are even.
+    again while the value is not below n (cycle walking: Black and Rogaway, 2002). On few items, the
+    network would be biased (visibly below 20 items). If n is a power of four, it only gives even
+    permutations (an even number of swaps), which is half of all permutations. For more than SORTED
+    items, nobody can notice this.
 
     Args:
         position: Positions from 0 to n-1, an integer or integer array.
@@ -123,6 +132,7 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
         left = x >> half
         right = x & mask
         for r in range(rounds):
+            # the round function is a hash of the right half and the number of the round
             left, right = right, left ^ (bits(key, right * rounds + r) & mask)
         return (left << half) | right
 

@@ -49,8 +49,8 @@ class SeedSummary(NamedTuple):
 def as_json(value: Any) -> Any:
     """Convert a value to what JSON can represent.
 
-    An interval becomes a list of two numbers, any other record an object, and a number that is not
-    finite null.
+    An `Interval` becomes a list of two numbers, any other named tuple an object, and a number that
+    is not finite (NaN or infinite) null. Lists and dictionaries are converted element by element.
     """
     if isinstance(value, tuple) and hasattr(value, "_asdict") and not isinstance(value, Interval):
         value = value._asdict()
@@ -89,7 +89,7 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
     Args:
         values: A value or a paired difference for each seed.
-        family: See `t_half_width`.
+        family: Number of intervals that together cover their means with a probability of 95%.
     """
     n = len(values)
     mean = float(np.mean(values))
@@ -133,9 +133,9 @@ def paired_difference(
 ) -> tuple[float, Interval]:
     """Return the mean of paired differences over images, and an interval of the mean.
 
-    The interval is Wald's after half an image was added to each of the four combinations of right
-    and wrong (Agresti and Min, 2005). Without these two images, a few images that differ would be a
-    significant result.
+    The interval is Wald's, after two images are added to the data: half an image for each of the
+    four combinations of right and wrong of two encoders (Agresti and Min, 2005). Without them, a
+    few images on which the encoders differ would be a significant result.
 
     Args:
         difference_M: Differences from -1 to 1, shape (M,). For two encoders on the same image: 1 if
@@ -158,9 +158,10 @@ def paired_difference(
 def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
     """Widen an interval over test images so that it also covers the draws of few-shot images.
 
-    On each side of the mean, the interval over images and Student's t interval over draws reach to
-    two distances. The new distance is the root of the sum of their squares (Zou and Donner, 2008).
-    If all draws agree, the interval stays the same.
+    On each side of the mean, the new interval reaches to a distance of sqrt(a^2 + b^2), where a is
+    the distance from the mean to the end of the interval over images, and b is the half width of
+    Student's t interval over draws (Zou and Donner, 2008). If all draws agree, b is 0 and the
+    interval stays the same.
 
     Args:
         value_T: Accuracy, or difference of two accuracies, of each draw on all test images, shape
@@ -213,8 +214,9 @@ def resampled_difference(
 ) -> Interval:
     """Return a bootstrap interval of the difference of two scores, such as two mean IoUs.
 
-    Both scores are computed from the same images, which are resampled together. The ends are
-    percentiles (Efron, 1979).
+    Both scores are computed from the same images, which are resampled together. A score is computed
+    from sums over images. For a mean IoU, for example, the K numbers of an image are the pixels in
+    the intersection and in the union for each class. The ends are percentiles (Efron, 1979).
 
     Args:
         first_MK: K numbers of each image for the first score, shape (M, K).
@@ -229,7 +231,9 @@ def resampled_difference(
     contents = len(first_CK)
     generator = np.random.default_rng(seed)
     differences = []
+    # in blocks, so that a table of counts has at most ENTRIES numbers
     for draws in _blocks(resamples, max(1, ENTRIES // contents)):
+        # how often each resample has each content
         count_BC = generator.multinomial(contents, np.full(contents, 1 / contents), draws)
         differences.append(score(count_BC @ first_CK) - score(count_BC @ second_CK))
     low, high = np.nanquantile(np.concatenate(differences), [TAIL, 1 - TAIL])

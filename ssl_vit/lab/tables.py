@@ -351,7 +351,7 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
         if run_name == UNTRAINED:
             head = FRESH
         if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
-            if metric.startswith(COMMONEST) or not find_metric(shown).compared:
+            if metric.startswith(COMMONEST) or not find_metric(shown).is_compared:
                 continue
             head = f"{metric_label(shown)} of {head}" if head else metric_label(shown)
         values = stats.summarize((scale * cell["value"]).tolist())

@@ -355,7 +355,7 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
     positions = "none" if getattr(network, "rope", None) is None else "rotary"
     timm_interpolation = None
     if export_files.is_timm_format(config):
-        timm_interpolation = timm_models.table_rule(architecture_name)
+        timm_interpolation = timm_models.find_position_resizing(architecture_name)
         sides = export_files.image_sides(config)
         if POSITIONS in state and len(set(sides)) > 1:
             raise UserError(

@@ -50,6 +50,7 @@ def check(recipe: Recipe) -> None:
     Raises:
         UserError: The first relation that does not hold.
     """
+    # Only the order matters. The inner tuples keep a line of the code short.
     for relation in (
         *(_model, _channels, _args, _encoder, _class_token),
         *(_mixing, _stream, _held_out, _labels, _sizes),
@@ -63,6 +64,9 @@ def check(recipe: Recipe) -> None:
 
 def check_used(recipe: Recipe, given: Given) -> None:
     """Check that the recipe uses every key that the user gave.
+
+    Every recipe uses the keys `recipe`, `data` and `model` (NAMED), which name a recipe file, a
+    data set and a model.
 
     Raises:
         UserError: The recipe would ignore a key. The error names the first such key.
@@ -100,8 +104,10 @@ def _first_changed_key(recipe: Recipe, keys: Iterable[str]) -> str:
 
 def _model(r: Recipe) -> None:
     model, predicts = r.model, r.declared.predicts_patches
-    needs = f"objective={r.objective} needs patches"
-    text = f"{needs}, and model.timm={model.timm} has none. {USE_VIT}"
+    text = (
+        f"objective={r.objective} needs patches, and model.timm={model.timm} has no patches."
+        f" {USE_VIT}"
+    )
     r.refuse("model", text, predicts and model.convolutional, model.name)
     if model.convolutional and (key := _first_changed_key(r, TRANSFORMER_KEYS)):
         default = f"{key}={option_text(all_keys()[key].default)}"
@@ -109,7 +115,10 @@ def _model(r: Recipe) -> None:
         raise r.error(key, f"{text}. Use {default}.")
     # Each cell of the ResNet's feature map has already seen neighbouring pixels, so masked pixels
     # would leak.
-    text = f"{needs} of pixels, and this model cuts a ResNet's feature map into patches. {USE_VIT}"
+    text = (
+        f"objective={r.objective} needs patches of pixels, and this model cuts the feature map of a"
+        f" ResNet into patches. {USE_VIT}"
+    )
     r.refuse("model", text, predicts and model.hybrid, model.name)
     multiple = declaration.target(r.target).patch_multiple if predicts else 1
     text = f"model.patch={model.patch} must be a multiple of {multiple} pixels for this target"
@@ -122,8 +131,8 @@ def _channels(r: Recipe) -> None:
         others = len(r.value(key)) != data.channels
         # For other channel counts, the default of three numbers is replaced by measured values.
         text = (
-            f"data.channels={data.channels} needs a number for each channel. Give"
-            f" {data.channels} numbers, or leave out {key}=."
+            f"with data.channels={data.channels}, {key} must have one number for each channel."
+            f" Give {data.channels} numbers, or leave out {key}=."
         )
         r.refuse(key, text, others and _first_changed_key(r, [key]))
     resnet = r.model.convolutional or r.model.hybrid
@@ -154,7 +163,7 @@ def _encoder(r: Recipe) -> None:
     model = r.model
     text = (
         f"model={model.name} is a hybrid of ResNet and Transformer without rotary positions."
-        " Choose from: learned, learned_2d, sincos_2d, none."
+        " Use model.positions=learned, learned_2d, sincos_2d or none."
     )
     r.refuse("model.positions", text, model.positions == "rotary" and model.hybrid)
     text = "a hybrid of ResNet and Transformer has only gelu. Use model.activation=gelu."
@@ -166,21 +175,37 @@ def _encoder(r: Recipe) -> None:
 
 
 def _class_token(r: Recipe) -> None:
-    """Refuse pooling by class token for an encoder that has no class token."""
+    """Refuse a recipe that pools by class token if the encoder has no class token.
+
+    `probe.pool` says how an evaluation pools. Training pools as each trained objective says: the
+    objective itself or, for a sum of objectives, each part with a weight above 0. An objective may
+    have an option for pooling, such as `supervised.pool`; otherwise its declaration decides.
+    `r.refuse(key, text, wrong)` raises the error about the key only if `wrong` is true.
+
+    Raises:
+        UserError: An evaluation or an objective reads the class token.
+    """
     if r.model.class_token:
         return
-    named = f"model={r.model.name or r.model.timm}"
-    text = f"{named} has no class token. Use"
-    unknown = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
-    r.refuse("probe.pool", f"{text} probe.pool=avg.", r.probe.pool == "token" or unknown)
-    for trained in r.declared.trained(r) if r.trains else ():
-        name = trained.options.name if trained.options else ""
-        pool = getattr(r.groups.get(name), "pool", None)
-        r.refuse(f"{name}.pool", f"{text} {name}.pool=avg.", pool == "token")
+    model = f"model={r.model.name or r.model.timm}"
+    no_token = f"{model} has no class token. Use"
+    # weights from a file say how they are pooled; random weights are pooled by class token
+    pools_by_default = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
+    by_token = r.probe.pool == "token" or pools_by_default
+    r.refuse("probe.pool", f"{no_token} probe.pool=avg.", by_token)
+    if not r.trains:
+        return
+    for trained in r.declared.trained(r):
+        group = trained.options.name if trained.options else ""
+        pool = getattr(r.groups.get(group), "pool", None)  # the key GROUP.pool, if any
+        r.refuse(f"{group}.pool", f"{no_token} {group}.pool=avg.", pool == "token")
         if not pool and trained.pool == "token":
             others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
-            text = f"this objective reads the class token, and {named} has none"
-            raise r.error("objective", f"{text}. Choose from: {', '.join(others)}.")
+            raise r.error(
+                "objective",
+                f"this objective reads the class token, and {model} has no class token."
+                f" Choose from: {', '.join(others)}.",
+            )
 
 
 def _mixing(r: Recipe) -> None:
@@ -201,28 +226,37 @@ def _cuts_held_out(r: Recipe) -> bool:
 
 
 def _stream(r: Recipe) -> None:
-    """Refuse what a stream cannot do: a stream shows only the next image, and training uses every
-    image of it.
+    """Refuse options that do not work with `data.stream=true`.
+
+    A stream is read once, image after image. Training uses every image that arrives, and neither
+    the number of images nor their labels are known beforehand.
+
+    Raises:
+        UserError: The first option that does not work with a stream.
     """
-    data, stream = r.data, "data.stream=true"
+    data, stream = r.data, "a stream (data.stream=true)"
     if not data.stream:
         return
-    drawn = data.hub is None and data.path is None
-    r.refuse("data.stream", "no images to stream. Give data.hub= or data.path=.", drawn)
-    text = f"{stream} is only for training. Use data.stream=false."
+    is_generated = data.hub is None and data.path is None
+    text = "there are no images to stream. Give data.hub= or data.path=."
+    r.refuse("data.stream", text, is_generated)
+    text = f"{stream} can only be trained on, not evaluated. Use data.stream=false."
     r.refuse("objective", text, not r.trains)
-    text = f"{stream} is only for training, not for testing. Use eval.test=false."
+    text = f"{stream} can only be trained on, not tested. Use eval.test=false."
     r.refuse("eval.test", text, r.eval.test)
     # The images of a share depend on the total number, which is known only after reading all
     # images.
-    text = f"{stream} trains on all images. Use data.share=1."
+    text = f"{stream} gives all of its images to training. Use data.share=1."
     r.refuse("data.share", text, data.share != 1)
     cuts = data.validation is not None and _cuts_held_out(r)
-    no_share = f"{stream} cannot cut off a share of the images. Give the name of a split"
+    no_share = f"{stream} cannot hold out a share of its images. Give the name of a split"
     r.refuse("data.validation", f"{no_share}, or 0 for no held-out images.", cuts)
     r.refuse("data.test", f"{no_share}.", not isinstance(data.test, str))
-    text = f"{stream} does not know the labels beforehand, so no share of each class can be drawn"
-    r.refuse("data.share_seed", f"{text}. Use data.share_seed=null.", data.share_seed is not None)
+    text = (
+        f"the labels of {stream} are not known beforehand, so no share of each class can be drawn."
+        " Use data.share_seed=null."
+    )
+    r.refuse("data.share_seed", text, data.share_seed is not None)
     text = f"{stream} cannot keep the images of a group together. Use data.group=null."
     r.refuse("data.group", text, data.group is not None)
 
@@ -248,11 +282,12 @@ def _held_out(r: Recipe) -> None:
     )
     r.refuse("checkpoint.best", text, data.validation == 0)
     text = (
-        f"with objective={r.objective}, collapsed features can have the best {best}."
+        f"with objective={r.objective}, an encoder with collapsed features (the same feature for"
+        f" all images) can reach the best {best}."
         " Use the accuracy of a probe: checkpoint.best=probe/knn probe.every=1000."
     )
-    told = declaration.may_reward_collapse(best, r.objective, r.target)
-    r.refuse("checkpoint.best", text, told)
+    rewards_collapse = declaration.may_reward_collapse(best, r.objective, r.target)
+    r.refuse("checkpoint.best", text, rewards_collapse)
 
 
 def _labels(r: Recipe) -> None:
@@ -268,8 +303,11 @@ def _labels(r: Recipe) -> None:
     classifies = r.eval.test or (
         r.objective == "probe" and bool(r.probe.measures_that_read("head"))
     )
-    text = "has no effect without eval.test=true or probe.measures=[top1]. Add one of them, or use"
-    r.refuse("eval.real", f"{text} eval.real=null.", r.eval.real and not classifies)
+    text = (
+        "eval.real has no effect without eval.test=true or probe.measures=[top1]. Add one of these"
+        " two options, or use eval.real=null."
+    )
+    r.refuse("eval.real", text, r.eval.real and not classifies)
 
 
 def _sizes(r: Recipe) -> None:
@@ -299,8 +337,11 @@ def _corruption(r: Recipe) -> None:
     r.refuse("corruption.side", text, corruption.side != 1 and corruption.side >= side)
     masks_all = corruption.mask >= 1 and selected_count(corruption.rate, patches) >= patches
     if masks_all and not r.model.convolutional:
-        text = f"masks all {patches} patches of an image. {fewer_than(patches)}"
-        raise r.error("corruption.rate", f"{text}, or corruption.mask below 1.")
+        raise r.error(
+            "corruption.rate",
+            f"this rate masks all {patches} patches of an image. {fewer_than(patches)}, or use a"
+            " corruption.mask below 1.",
+        )
 
 
 def _views(r: Recipe) -> None:
@@ -308,7 +349,10 @@ def _views(r: Recipe) -> None:
     if views is None:
         return
     for key in ("optim.batch", "eval.images"):
-        text = f"objective={r.objective} compares the images of a batch. Use at least 2."
+        text = (
+            f"objective={r.objective} compares the images of a batch with each other, and a batch"
+            f" of 1 has nothing to compare. Use {key}=2 or more."
+        )
         r.refuse(key, text, r.value(key) == 1)
     text = "the first number is larger than the second. Give the smaller standard deviation first."
     r.refuse("views.blur_sigma", text, views.blur_sigma[0] > views.blur_sigma[1])
@@ -323,9 +367,9 @@ def _views(r: Recipe) -> None:
     smallest, largest = views.local_area
     text = "the first number is larger than the second. Give the smaller share first."
     r.refuse("views.local_area", text, smallest > largest)
-    most = f"{r.data.crop_area:g}"
     text = (
-        f"the first share must be at most data.crop_area={most}, the smallest share of other views."
+        "the first number is the smallest share of an image that a local view covers. It must not"
+        f" exceed data.crop_area={r.data.crop_area:g}, the smallest share for global views."
     )
     r.refuse("views.local_area", text, smallest > r.data.crop_area)
 
@@ -336,8 +380,13 @@ def check_patches(r: Recipe) -> None:
     Raises:
         UserError: The model has no patches, or its patches are cells of a feature map.
     """
-    text = f"objective={r.objective} needs patches of pixels, and this model has none. {USE_VIT}"
-    r.refuse("model", text, r.model.convolutional or r.model.hybrid, r.model.name)
+    text = (
+        f"objective={r.objective} needs patches of pixels, and this model has no such patches."
+        f" {USE_VIT}"
+    )
+    # a hybrid of ResNet and Transformer cuts a feature map into patches
+    has_no_pixel_patches = r.model.convolutional or r.model.hybrid
+    r.refuse("model", text, wrong=has_no_pixel_patches, value=r.model.name)
 
 
 def check_decoder(r: Recipe, group: str) -> None:
@@ -350,27 +399,31 @@ def check_decoder(r: Recipe, group: str) -> None:
         UserError: The width is no multiple of the number of heads or of 4.
     """
     key, width, heads = f"{group}.width", r.value(f"{group}.width"), r.value(f"{group}.heads")
-    r.refuse(key, f"must be a multiple of {group}.heads={heads}.", width % heads)
-    r.refuse(key, "must be a multiple of 4 for sines and cosines of row and column.", width % 4)
+    r.refuse(key, f"must be a multiple of {group}.heads={heads}.", width % heads != 0)
+    r.refuse(
+        key, "must be a multiple of 4 for sines and cosines of row and column.", width % 4 != 0
+    )
 
 
 def _probe(r: Recipe) -> None:
     probe, evaluates = r.probe, r.objective == "probe"
-    only = f"objective={r.objective} does not use this. Only `ssl-vit evaluate` does."
+    only = f"objective={r.objective} does not use this value. Only `ssl-vit evaluate` uses it."
     if probe.feature == "hidden":
         text = f"{only} Use probe.feature=encoder."
         r.refuse("probe.feature", text, not evaluates)
         for key in ("probe.pool", "probe.layer"):
-            text = f"{key} has no effect on this feature. Leave out {key}."
+            text = f"{key} has no effect on the hidden feature. Leave out {key}."
             r.refuse("probe.feature", text, r.value(key) is not None)
     of_tokens = probe.measures_that_read("tokens", "mask")
     for measure in of_tokens:
         leave = f"Leave out {measure}."
         r.refuse("probe.measures", f"{only} {leave}", not evaluates, measure)
-        text = f"needs patches, and model={r.model.name or r.model.timm} has none. {leave}"
+        model = f"model={r.model.name or r.model.timm}"
+        text = f"the measure {measure} needs patches, and {model} has no patches. {leave}"
         r.refuse("probe.measures", text, r.model.convolutional, measure)
         text = (
-            f"reads patches, and probe.feature={probe.feature} has none. Use probe.feature=encoder."
+            f"the measure {measure} reads patches, and probe.feature={probe.feature} is one vector"
+            " without patches. Use probe.feature=encoder."
         )
         r.refuse("probe.measures", text, probe.feature != "encoder", measure)
         text = f"probe.measures={measure} reads patches without pooling. Leave out probe.pool."
@@ -395,9 +448,14 @@ def _lengths(r: Recipe) -> None:
 
 
 def _trunk(r: Recipe) -> None:
-    """Refuse `resume=RUN@STEP` if the steps before STEP would differ from a run of this length.
+    """Refuse `resume=RUN@STEP` if a run of this recipe's length would differ from RUN before STEP.
 
-    The shared steps must be equal to the bit, so nothing in them may depend on the run's length.
+    A run with `resume=RUN@STEP` takes over the steps of RUN before STEP, and the two runs may have
+    different lengths. Therefore nothing before STEP may depend on the length of a run. The
+    attribute `any_length` of an objective or target says that the objective or target does not.
+
+    Raises:
+        UserError: An option, the objective or the target depends on the length of the run.
     """
     if r.trunk is None:
         return
@@ -406,35 +464,47 @@ def _trunk(r: Recipe) -> None:
     r.refuse("resume", text, schedule != "wsd")
     check_trunk_before_decay(r, r)
     for key in ("optim.weight_decay_end", "checkpoint.best"):
-        text = f"this depends on the whole run, and resume={r.resume} continues another run"
-        r.refuse(key, f"{text}. Use {key}=null.", r.value(key) is not None)
+        text = (
+            f"{key} depends on all steps of a run, and with resume={r.resume} the first steps are"
+            f" those of another run. Use {key}=null."
+        )
+        r.refuse(key, text, r.value(key) is not None)
     trained = r.declared.trained(r)
-    follows = [f"objective={part.name}" for part in trained if not part.any_length]
+    depends_on_length = [f"objective={part.name}" for part in trained if not part.any_length]
     if (
         any(part.predicts_patches for part in trained)
         and not declaration.target(r.target).any_length
     ):
-        follows.append(f"target={r.target}")
-    if follows:
-        text = f"with {follows[0]}, every step depends on the length of the run, so runs of"
-        raise r.error("resume", f"{text} different lengths cannot share steps. Leave out resume.")
+        depends_on_length.append(f"target={r.target}")
+    if depends_on_length:
+        text = (
+            f"with {depends_on_length[0]}, every step depends on the length of the run, so runs of"
+            " different lengths cannot share their first steps. Leave out resume."
+        )
+        raise r.error("resume", text)
 
 
 def check_trunk_before_decay(recipe: Recipe, changed: Recipe) -> None:
-    """Check that a recipe leaves the trunk before the learning rate of a run begins to decay.
+    """Check that a run with `resume=RUN@STEP` branches off before the learning rate decays.
+
+    The new run takes over the steps of RUN before STEP. In these steps, the learning rate must not
+    have begun to decay, neither in RUN nor according to the new recipe.
 
     Args:
-        recipe: Recipe with a trunk (`resume=RUN@STEP`).
-        changed: Recipe whose decay counts: `recipe` itself, or the run that provides the trunk.
+        recipe: Recipe with `resume=RUN@STEP`.
+        changed: Recipe with the decay: `recipe` itself, or the recipe of RUN.
 
     Raises:
-        UserError: The step of the trunk lies within the decay.
+        UserError: At STEP, the learning rate of `changed` is already decaying.
     """
     assert recipe.trunk is not None
     length = f"optim.steps={changed.optim.steps} optim.decay={changed.optim.decay:g}"
     start = changed.optim.decay_from
-    text = f"with {length}, the decay begins at step {start}. Use a step up to {start}."
-    recipe.refuse("resume", text, recipe.trunk.step > changed.optim.decay_from)
+    text = (
+        f"with {length}, the learning rate decays from step {start}. Use resume=RUN@STEP with a"
+        f" STEP of at most {start}."
+    )
+    recipe.refuse("resume", text, wrong=recipe.trunk.step > start)
 
 
 def has_use(recipe: Recipe, key: str) -> bool:
@@ -443,18 +513,25 @@ def has_use(recipe: Recipe, key: str) -> bool:
 
 
 def why_unused(r: Recipe, key: str) -> str:
-    """Return why the recipe has no use for a dotted key, or an empty string for a key in use."""
-    top, objective = key.split(".")[0], f"objective={r.objective}"
+    """Return why the recipe has no use for a dotted key, or an empty string for a key in use.
+
+    A key may belong to a group that the objective does not use (`distill.teacher`), or may need
+    another key (`hub.private` needs `hub.repo`). The result continues an error that begins with the
+    key, as in "distill.teacher=runs/mpp: has no effect with objective=mae".
+    """
+    group, objective = key.split(".")[0], f"objective={r.objective}"
     probes = r.objective == "probe"
+    views = compared_views(r)
     targets = declaration.targets().items()
-    owners = [name for name, target in targets if target.options and target.options.name == top]
-    if owners and not _has_group(r, top):
+    owners = [name for name, target in targets if target.options and target.options.name == group]
+    if owners and not _has_group(r, group):
         return f"has no effect without target={owners[0]}"
-    if not _has_group(r, top) or (key in LABEL_KEYS and not _reads_labels(r)):
+    if not _has_group(r, group) or (key in LABEL_KEYS and not _reads_labels(r)):
+        # the parts of a sum of objectives that have the weight 0, as in `joint.mpp=0`
         trained = {part.name for part in r.declared.trained(r)}
-        left = [part for part in r.declared.parts if part not in trained]
-        untrained = f" and {r.objective}.{left[0]}=0" if left else ""  # for a sum of objectives
-        return f"has no effect with {objective}{untrained}"
+        untrained = [part for part in r.declared.parts if part not in trained]
+        weight = f" and {r.objective}.{untrained[0]}=0" if untrained else ""
+        return f"has no effect with {objective}{weight}"
     if key in COLUMN_KEYS and r.data.name == EMBEDDED:
         return f"data={EMBEDDED} is generated and has no columns"
     if key in MASK_KEYS and not measures_masks(r):
@@ -463,32 +540,37 @@ def why_unused(r: Recipe, key: str) -> str:
         return "has no effect without recipe=evaluate probe.measures=[attentive]"
     if key in ONLINE_PROBE_KEYS and probes:
         return f"has no effect with {objective}, because this key is for probes during pre-training"
-    if probes and (key in TRAINING_KEYS or top in TRAINING_KEYS):
+    if probes and (key in TRAINING_KEYS or group in TRAINING_KEYS):
         return f"has no effect with {objective}, which trains nothing"
-    if top == "hub" and key != "hub.repo" and not r.hub.repo:
+    if group == "hub" and key != "hub.repo" and not r.hub.repo:
         return "has no effect without hub.repo=USER/NAME"
-    if key.startswith("views.local_") and not ((views := compared_views(r)) and views.local):
+    if key.startswith("views.local_") and not (views and views.local):
         return "has no effect without local views, such as views.local=6"
-    if key.endswith(".koleo_group") and not r.value(weight := key.removesuffix("_group")):
-        return f"has no effect with {weight}=0"
-    needed, *values = all_keys()[key].requires or ("",)
-    if needed and r.value(needed) not in values:
-        return f"has no effect with {needed}={option_text(r.value(needed))}"
+    koleo_weight = key.removesuffix("_group")
+    if key.endswith(".koleo_group") and not r.value(koleo_weight):
+        return f"has no effect with {koleo_weight}=0"
+    requires = all_keys()[key].requires
+    if requires:
+        required_key, *values = requires
+        if r.value(required_key) not in values:
+            return f"has no effect with {required_key}={option_text(r.value(required_key))}"
     return ""
 
 
-def _has_group(r: Recipe, top: str) -> bool:
-    """Return whether the recipe uses the group of keys `top`.
+def _has_group(r: Recipe, group: str) -> bool:
+    """Return whether the recipe uses a group of keys, such as `corruption` for `corruption.rate`.
 
-    Keys outside optional groups count as used.
+    Some groups belong to certain objectives or targets. The recipe uses such a group if its
+    objective does or, for a sum of objectives, if a part with a weight above 0 does. All recipes
+    use the other groups, and the keys outside groups, such as `seed`.
     """
-    if top == "probe":
+    if group == "probe":
         return r.objective == "probe" or r.probe.every is not None
-    if top not in {group.name for group in all_groups()} | {"target"}:
+    if group not in {optional.name for optional in all_groups()} | {"target"}:
         return True
-    used = {group for part in r.declared.trained(r) for group in part.groups_with(r.target)}
+    used = {name for part in r.declared.trained(r) for name in part.groups_with(r.target)}
     own_group = r.declared.options
-    return top in used or (own_group is not None and top == own_group.name)
+    return group in used or (own_group is not None and group == own_group.name)
 
 
 def _reads_labels(r: Recipe) -> bool:

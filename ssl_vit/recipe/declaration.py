@@ -107,8 +107,9 @@ class ObjectiveDeclaration:
     def build(self, settings: Any, encoder: Any, classes: int) -> Any:
         """Build the network of the objective (objectives.base.Objective) around an encoder.
 
-        By default, call `build` of the file `network.py` in the folder of the declaration. Torch is
-        imported here at the earliest.
+        By default, call `build` of the file `network.py` in the folder of the declaration. That
+        file may import torch. The file of the declaration must not, because commands such as
+        `--help` read all declarations and would wait for the import.
 
         Args:
             settings: objectives.building.Settings.
@@ -129,7 +130,11 @@ class ObjectiveDeclaration:
         """Check that the objective can work with this number of images per forward and backward
         pass.
 
+        By default, any number is allowed. An objective that compares the images of a pass, for
+        example, refuses a single image.
+
         Args:
+            recipe: The recipe of the run.
             images: Images that one process sees in a pass.
 
         Raises:
@@ -137,16 +142,22 @@ class ObjectiveDeclaration:
         """
 
     def check_label_lists(self, recipe: "Recipe", lists: str) -> None:
-        """Check that the objective can learn from images with a list of labels each.
+        """Check that the objective can learn from images that have several labels each.
+
+        By default, raise the error. An objective that learns from lists of labels overrides this
+        method and returns.
 
         Args:
+            recipe: The recipe of the run.
             lists: Sentence that says where the lists were found, for the error.
 
         Raises:
-            UserError: The objective needs a single label per image, as most objectives do.
+            UserError: The objective needs a single label for each image.
         """
-        text = "This objective needs one label per image: choose another data.label_column="
-        raise UserError(f"objective={self.name}: {lists}. {text}.")
+        raise UserError(
+            f"objective={self.name}: {lists}. This objective needs one label for each image. Choose"
+            " another data.label_column=."
+        )
 
     def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
         """Return the objectives that are trained: this objective, or all parts with a weight above
@@ -164,22 +175,27 @@ class ObjectiveDeclaration:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Names of the groups of keys that the objective uses: shared groups, groups of the parts,
-        and last the objective's own group.
+        """Return the names of the groups of keys that the objective uses, such as (views, dino).
+
+        Groups that several objectives share come first, then the groups of the parts of a sum of
+        objectives, and last the objective's own group.
         """
-        names = (self.options.name,) if self.options else ()
+        own_group = (self.options.name,) if self.options else ()
+        # `shared` also has single keys, such as views.local
         shared = (name for name in self.shared if "." not in name)
         of_parts = (group for part in self.parts for group in objective(part).groups)
-        return tuple(dict.fromkeys((*shared, *of_parts, *names)))
+        return tuple(dict.fromkeys((*shared, *of_parts, *own_group)))
 
     def groups_with(self, target_name: str) -> tuple[str, ...]:
-        """Return `groups` together with the group of the target, if the objective predicts patches
-        and the target is known.
+        """Return the names of the groups of keys that the objective uses with a target.
+
+        These are `groups` and, if the objective predicts patches, the group of the target. A target
+        that is unknown here, or that has no keys, adds no group.
         """
-        of_target = targets()[target_name].options if target_name in targets() else None
-        return (
-            (*self.groups, of_target.name) if of_target and self.predicts_patches else self.groups
-        )
+        group = targets()[target_name].options if target_name in targets() else None
+        if group and self.predicts_patches:
+            return (*self.groups, group.name)
+        return self.groups
 
     @property
     def predicts_patches(self) -> bool:
@@ -218,7 +234,8 @@ class TargetDeclaration(ABC):
         """Build the target as a module (objectives.targets.patch_targets.Target) for the patches of
         an encoder.
 
-        Torch is imported here at the earliest.
+        A module that declares a target must not import torch, because commands such as `--help`
+        read all declarations. Import torch in this method.
 
         Args:
             settings: objectives.building.Settings.
@@ -252,34 +269,53 @@ def declare(part: ObjectiveDeclaration | TargetDeclaration) -> None:
             have the same name, or a baseline is compared with a metric that has no row.
     """
     if not isinstance(part, ObjectiveDeclaration | TargetDeclaration):
-        called = getattr(part, "__name__", type(part).__name__)
-        raise UserError(f"declare({called}): expected an instance. Write declare({called}()).")
-    known: dict[str, Any] = _OBJECTIVES if isinstance(part, ObjectiveDeclaration) else _TARGETS
-    what = "objective" if known is _OBJECTIVES else "target"
+        class_name = getattr(part, "__name__", type(part).__name__)
+        raise UserError(
+            f"declare({class_name}): expected an instance. Write declare({class_name}())."
+        )
+    registered: dict[str, Any] = _OBJECTIVES if isinstance(part, ObjectiveDeclaration) else _TARGETS
+    kind = "objective" if registered is _OBJECTIVES else "target"
     if not part.name:
-        raise UserError(f"{type(part).__name__}: the {what} has no name. Set `name`.")
-    before = known.get(part.name)
+        raise UserError(f"{type(part).__name__}: the {kind} has no name. Set `name`.")
+    before = registered.get(part.name)
     if before is not None and before is not part:
-        raise UserError(f"{what}={part.name}: this name is already taken. Choose another name.")
-    for name in getattr(part, "shared", ()):
+        raise UserError(f"{kind}={part.name}: this name is already taken. Choose another name.")
+    for name in getattr(part, "shared", ()):  # a target has no such attribute
         if name not in SHARED:
             raise UserError(f"objective={part.name}: shared={name}: {suggest(name, SHARED)}")
     if isinstance(part, ObjectiveDeclaration) and part.pool not in POOLS:
         raise UserError(f"objective={part.name}: pool={part.pool}: expected token or avg")
+    _check_rows(part, f"{kind}={part.name}")
+    if not is_from_plugin(type(part)):
+        register(*part.metrics)
+    registered[part.name] = part
+
+
+def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> None:
+    """Check the descriptions of metrics and baselines (`metrics`) of an objective or a target.
+
+    Args:
+        part: Objective or target.
+        prefix: Start of the error, such as `objective=mae`.
+
+    Raises:
+        UserError: Two descriptions have the same name, or a baseline is compared with a metric that
+            nobody describes.
+    """
     metric_names = [row.name for row in part.metrics if isinstance(row, Metric)]
     for row in part.metrics:
-        for name in row.compared_with if isinstance(row, Baseline) else ():
+        if isinstance(row, Metric):
+            continue
+        for name in row.compared_with:
             if name not in metric_names and not has_row(name):
                 near = suggest(name, ["loss", "accuracy", *metric_names])
                 text = f"baseline {row.name} is compared with the unknown metric {name}, {near}"
-                raise UserError(f"{what}={part.name}: {text}")
+                raise UserError(f"{prefix}: {text}")
     names = [row.name for row in part.metrics]
-    if twice := next((name for name in names if names.count(name) > 1), ""):
-        text = f"two metrics or baselines are named {twice}. Choose another name"
-        raise UserError(f"{what}={part.name}: {text}.")
-    if not is_from_plugin(type(part)):
-        register(*part.metrics)
-    known[part.name] = part
+    for name in names:
+        if names.count(name) > 1:
+            text = f"two metrics or baselines are named {name}. Choose another name"
+            raise UserError(f"{prefix}: {text}.")
 
 
 def plugin_rows(objective_name: str, target_name: str) -> list[Row]:
@@ -308,10 +344,10 @@ def withdraw(name: str) -> None:
 
 @functools.cache
 def _declare_package_objectives() -> None:
-    """Declare the objectives and targets of this package.
+    """Declare the objectives and targets of this package, once per process.
 
-    The import is by name, because the package of objectives builds on the modules that read
-    recipes.
+    The package of objectives imports this module. An `import` of that package at the top of this
+    module would be circular, so the package is imported when the declarations are first needed.
     """
     importlib.import_module(FOUND_IN).declare_all()
 
@@ -364,17 +400,28 @@ def find_objective_or_stub(name: str) -> ObjectiveDeclaration:
 
 
 def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> bool:
-    """Return whether collapsed features may reach the best value of a metric (`no_measure`)."""
+    """Return whether an encoder with collapsed features may reach the best value of a metric.
+
+    Features have collapsed if they are the same for all images. Objectives and targets list the
+    metrics that do not notice the collapse (`no_measure`). A target matters only if the objective
+    predicts patches. For the metric `supervised/loss` of a sum of objectives, the part `supervised`
+    is the objective.
+
+    Args:
+        metric: Full name of the metric.
+        objective_name: Objective of the run.
+        target_name: Target of the run.
+    """
     part, _, last = metric.rpartition("/")
     name = part or objective_name
     declared = find_objective_or_stub(name)
     if last in declared.no_measure:
         return True
     if name in objectives() and not declared.predicts_patches:
-        return False  # for example, the part of a sum that learns labels
-    predicted = targets().get(target_name)
-    recorded = _RECORDED_TARGETS.get(target_name, ())
-    return last in (predicted.no_measure if predicted else recorded)
+        return False
+    if target_name in targets():
+        return last in targets()[target_name].no_measure
+    return last in _RECORDED_TARGETS.get(target_name, ())
 
 
 def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
@@ -382,7 +429,8 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     plugin.
 
     Pages, lists and reports do not run plugins. They read this record from environment.json with
-    `remember_recorded`.
+    `remember_recorded`. It holds names and titles, the rows of metrics, and `no_measure`, the
+    metrics that are good even if the features are the same for all images.
 
     Raises:
         UserError: No objective has this name.
@@ -401,14 +449,16 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
 
 
 def remember_recorded(recorded: "Declared") -> None:
-    """Remember what `to_record` wrote about an objective and a target that are not known in this
-    process.
+    """Remember what a run recorded about the objective and the target of its plugin (`to_record`).
+
+    In a process that does not run the plugin, `find_objective_or_stub` and `may_reward_collapse`
+    then answer from the record.
     """
-    adopted = ObjectiveDeclaration()
+    stub = ObjectiveDeclaration()
     for key in RECORDED:
-        setattr(adopted, key, recorded[key])
-    adopted.name = recorded.objective
-    _RECORDED[adopted.name] = adopted
+        setattr(stub, key, recorded[key])
+    stub.name = recorded.objective
+    _RECORDED[stub.name] = stub
     if recorded.target:
         _RECORDED_TARGETS[recorded.target] = tuple(recorded.target_no_measure)
 

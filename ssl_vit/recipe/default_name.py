@@ -11,39 +11,41 @@ LONGEST_DEFAULT_NAME = 120
 
 
 def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
-    """Return the default name of a run: the names of the recipe and the presets, then each option
-    that changes what is computed.
+    """Return the default name of a run, such as `mpp-vit_s16-optim.lr=0.01`.
 
-    The options are sorted, because their order does not matter. A long name is cut and ends in a
-    hash.
+    The name has the names of the recipe and of the presets, then each option of the user that
+    changes what is computed. The options are sorted, because their order does not matter. A long
+    name is cut and ends in a hash.
 
     Args:
         parts: Names of the recipe and the presets, and short names of initial weights.
         before: The recipe before the user's options are applied.
         recipe: The recipe of the run.
     """
-    was = computed_values(before)
+    values_before = computed_values(before)
     now = computed_values(recipe)
     default = schema.defaults()
-    apart = {"data.hub"}  # keys that `parts` already covers
+    covered = {"data.hub"}  # keys that `parts` already covers
     for key, source in recipe.sources().items():
-        apart |= {key, source.network_key}
+        covered |= {key, source.network_key}
     changed = sorted(
-        key for key in now.keys() - apart if now[key] != was.get(key, default.get(key))
+        key for key in now.keys() - covered if now[key] != values_before.get(key, default.get(key))
     )
     words = [*parts, *(f"{key}={_name_text(now[key])}" for key in changed)]
     name = "-".join(words).replace("/", "_").strip()
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
     if len(name) > LONGEST_DEFAULT_NAME:
-        return f"{name[:110]}-{digest}"
+        return f"{name[:110]}-{digest}"  # 119 characters
     if len(name.encode(errors="replace")) > 2 * LONGEST_DEFAULT_NAME:
-        return f"{name[:50]}-{digest}"
+        return f"{name[:50]}-{digest}"  # at most 209 bytes, as a character takes at most 4
     return name
 
 
 def _name_text(value: Any) -> str:
-    """Return a value as text without characters that mean something to a shell or file system, such
-    as brackets and quotes.
+    """Return a value as text for the name of a folder, without brackets and quotes.
+
+    A list becomes "1,5", a mapping "a=1,b=2", an empty list or mapping "empty", None "none" and
+    True "true". The text of any other value stays unchanged.
     """
     if isinstance(value, dict):
         value = [f"{name}={_name_text(item)}" for name, item in sorted(value.items())]

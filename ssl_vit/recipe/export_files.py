@@ -28,12 +28,11 @@ VIT_KEYS = {
 # Values that a transformers ViT must have to equal timm's ViT. They are also the defaults if
 # config.json does not name them.
 VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True}
+# Keys of a model in which it may differ from the classic Vision Transformer
+VARIANT_KEYS = ("args", "registers", "layer_scale", "qk_norm", "activation", "positions")
 # Keys of a model whose values the timm arguments do not show in the recipe's terms. An export names
-# them under `encoder` if the model is not the default one.
-ENCODER_KEYS = (
-    *("timm", "mlp", "args"),
-    *("registers", "layer_scale", "qk_norm", "activation", "positions"),
-)
+# them under `encoder` if the model is not the classic one.
+ENCODER_KEYS = ("timm", "mlp", *VARIANT_KEYS)
 TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
 POOL_ARGS = ("global_pool", "fc_norm")  # timm arguments that `InitSource.pooling` covers
 CROP_MODE = "center"  # timm's default
@@ -102,8 +101,10 @@ def check_digest(folder: Path, name: str, prefix: str) -> None:
         return
     with (folder / name).open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != expected:
-            text = "was damaged or replaced, because config.json records another SHA-256"
-            raise UserError(f"{prefix}: {folder / name} {text}. Restore the file, or export again.")
+            raise UserError(
+                f"{prefix}: {folder / name} was damaged or replaced: its SHA-256 is not the one in"
+                " config.json. Restore the file, or export again."
+            )
 
 
 def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy") -> None:
@@ -119,8 +120,9 @@ def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy"
         OSError, ValueError: As in `check_digest`.
     """
     check_digest(folder, name, prefix)
-    if damaged := nonfinite_weight(folder / name, framework):
-        raise UserError(f"{prefix}: {damaged} of {folder / name} {NOT_FINITE}")
+    tensor_name = nonfinite_weight(folder / name, framework)
+    if tensor_name:
+        raise UserError(f"{prefix}: {tensor_name} of {folder / name} {NOT_FINITE}")
 
 
 def nonfinite_weight(path: Path, framework: str = "numpy") -> str:
@@ -152,8 +154,10 @@ def unsupported(config: dict[str, Any]) -> str | None:
     if config.get("model_type") != "vit":
         if "architecture" in config:
             return None
-        choices = "model_type=vit (transformers) or the key architecture (timm or ssl_vit)"
-        return f"model_type={config.get('model_type')}. Expected {choices}"
+        return (
+            f"model_type={config.get('model_type')}. Expected model_type=vit (transformers) or a"
+            " key `architecture` (timm or ssl_vit)"
+        )
     for key, value in VIT_VALUES.items():
         if config.get(key, value) != value:
             return f"{key}={config[key]}. Only {key}={value} can be loaded"
@@ -166,37 +170,49 @@ def unsupported(config: dict[str, Any]) -> str | None:
 def read_normalisation(folder: Path) -> dict[str, list[float]]:
     """Return the mean and std of the pixels, as far as the files of the export give them.
 
+    Returns:
+        {"mean": [...], "std": [...]} with a number for each channel; without the keys that no file
+        gives.
+
     Raises:
-        OSError, ValueError: A file is damaged, or pixels cannot be normalised by these numbers.
+        OSError, ValueError: A file is damaged, or the numbers are no mean and std (a std of 0).
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
-        # If no image processor can read the pixels, `to_transformers` writes the values to
-        # `pixels`.
-        known = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
-        statistics = _of_image_processor(known, config.get("num_channels", 3))
+        # If no image processor of transformers can read the images, such as images of 5 channels,
+        # an export of this package has the mean and std in config.json, under the key `pixels`.
+        processor = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
+        statistics = _of_image_processor(processor, config.get("num_channels", 3))
     else:
         pretrained = config.get("pretrained_cfg", config)
         statistics = {key: list(pretrained[key]) for key in ("mean", "std") if key in pretrained}
     return records.check(statistics, export.Normalisation).content()
 
 
-def _of_image_processor(known: Mapping[str, Any], channels: int) -> dict[str, list[float]]:
+def _of_image_processor(processor: Mapping[str, Any], channels: int) -> dict[str, list[float]]:
     """Return the mean and std that normalise like transformers' image processor.
 
-    The processor computes (factor x - image_mean) / image_std, and either step can be switched off.
-    The returned numbers are shares of white (255).
+    The processor turns a byte x into (factor x - image_mean) / image_std. This package computes
+    (x / 255 - mean) / std. Both are equal for mean = image_mean / (255 factor) and
+    std = image_std / (255 factor).
+
+    Args:
+        processor: Content of preprocessor_config.json (keys `image_mean` and `image_std`), or a
+            mapping with the keys `mean` and `std`.
+        channels: Number of channels, for a processor that does not normalise.
+
+    Returns:
+        {"mean": [...], "std": [...]}, without the keys that the processor does not have.
     """
-    factor = known.get("rescale_factor", 1 / 255) if known.get("do_rescale", True) else 1
-    if not known.get("do_normalize", True):
-        known = {"mean": [0.0] * channels, "std": [1.0] * channels}
-    white = 1 if math.isclose(255 * factor, 1) else 255 * factor
-    statistics = {key: known.get(f"image_{key}", known.get(key)) for key in ("mean", "std")}
-    return {
-        key: [number / white for number in value] if white != 1 else value
-        for key, value in statistics.items()
-        if value is not None
-    }
+    factor = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1
+    statistics: dict[str, Any] = {"mean": [0.0] * channels, "std": [1.0] * channels}
+    if processor.get("do_normalize", True):
+        statistics = {key: processor.get(f"image_{key}", processor.get(key)) for key in statistics}
+    known = {key: value for key, value in statistics.items() if value is not None}
+    white = 255 * factor  # what the processor makes of a white pixel
+    if math.isclose(white, 1):
+        return known
+    return {key: [number / white for number in value] for key, value in known.items()}
 
 
 def read_pixel_format(folder: Path) -> dict[str, Any]:
@@ -213,10 +229,10 @@ def read_pixel_format(folder: Path) -> dict[str, Any]:
 
 
 def read_eval_crop(folder: Path) -> dict[str, Any]:
-    """Return the eval_mode and eval_crop that prepare images as the export's own evaluation does.
+    """Return the options `eval_mode` and `eval_crop` of the export's own evaluation.
 
-    Return an empty dictionary if no values do, for example if the export pads with a border or
-    crops after squashing.
+    For example {"eval_mode": "crop", "eval_crop": 0.875}. Return an empty dictionary if these two
+    options cannot describe the evaluation, for example if it pads images with a border.
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
@@ -225,7 +241,10 @@ def read_eval_crop(folder: Path) -> dict[str, Any]:
 
 
 def eval_crop_of_timm(pretrained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `read_eval_crop` for timm's description of weights."""
+    """Return the options `eval_mode` and `eval_crop` for timm's description of weights.
+
+    Return an empty dictionary if these two options cannot describe timm's evaluation.
+    """
     crop = pretrained.get("crop_pct")
     mode = pretrained.get("crop_mode") or CROP_MODE
     if mode == "squash" and crop == 1:
@@ -234,9 +253,14 @@ def eval_crop_of_timm(pretrained: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def eval_crop_of_transformers(processor: dict[str, Any]) -> dict[str, Any]:
-    """Return `read_eval_crop` for the content of a preprocessor_config.json.
+    """Return the options `eval_mode` and `eval_crop` for a transformers image processor.
 
-    A square `size` means squashing; `shortest_edge` together with a centre crop means cropping.
+    A square `size` means that images are squashed to a square. A `shortest_edge` together with a
+    centre crop means `eval_mode=crop`, where `eval_crop` is the side of the crop as a share of the
+    shortest edge (224 / 256 = 0.875). Return an empty dictionary for any other processor.
+
+    Args:
+        processor: Content of preprocessor_config.json.
     """
     size = processor.get("size")
     crops = processor.get("do_center_crop")
@@ -277,12 +301,14 @@ def is_timm_format(config: Values) -> bool:
 def model_values(config: Values) -> Values:
     """Return {key of Model: value} for a config.json of this package or of transformers.
 
-    Return an empty dictionary if the file does not describe the whole model.
+    Return an empty dictionary if the file does not describe the whole model. A file of timm does
+    not, because the name of the architecture implies most of the sizes.
     """
     if config.get("model_type") == "vit":
         sizes = {key: config[name] for key, name in VIT_KEYS.items()}
         if isinstance(sizes["patch"], list):
             sizes["patch"] = sizes["patch"][0]
+        # any classic architecture of timm would do, because all sizes are given
         architecture = "vit_base_patch16_224"
     else:
         architecture = config["architecture"]
@@ -298,19 +324,20 @@ def model_values(config: Values) -> Values:
         }
     # named after its size, because the architecture's own name would promise another size
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
-    named = config.get("encoder") or {}
-    options = {key: named[key] for key in ENCODER_KEYS if key in named}
+    encoder = config.get("encoder") or {}  # written by this package, see `encoder_options`
+    options = {key: encoder[key] for key in ENCODER_KEYS if key in encoder}
     return {"name": name, "timm": architecture, **sizes, **options}
 
 
 def encoder_options(model: Model) -> dict[str, Any]:
-    """Return what an export's config.json says under `encoder`: the keys ENCODER_KEYS.
+    """Return the options of the model that an export's config.json has under the key `encoder`.
 
-    Return an empty dictionary for a classic Vision Transformer, which needs none of these keys.
+    For example {"timm": "vit_base_patch16_224", "registers": 4, "positions": "rotary", ...}.
+    Return an empty dictionary for a classic Vision Transformer, which the arguments of timm
+    describe.
     """
     default = Model()
-    options = ENCODER_KEYS[2:]
-    if all(getattr(model, key) == getattr(default, key) for key in options):
+    if all(getattr(model, key) == getattr(default, key) for key in VARIANT_KEYS):
         return {}
     return {key: getattr(model, key) for key in ENCODER_KEYS}
 
@@ -324,10 +351,13 @@ def preprocessing_values(folder: Path) -> Values:
 
 
 def feature_values(folder: Path) -> dict[str, Any]:
-    """Return what config.json says about the architecture in addition to `model_values` and
-    `preprocessing_values`.
+    """Return the name and the arguments of the architecture in config.json.
 
-    The result is {"architecture": name, "model_args": {argument: value}}.
+    They show changes of the network that the keys of a recipe do not show. The arguments for
+    pooling are left out, because `InitSource.pooling` says how tokens are pooled.
+
+    Returns:
+        {"architecture": name, "model_args": {argument: value}}.
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":

@@ -75,7 +75,11 @@ class Arguments(NamedTuple):
     pairs: Pairs | None = None
 
     def split(self, keys: Collection[str]) -> tuple["Arguments", "Arguments"]:
-        """Return the arguments that set some keys, and all other arguments."""
+        """Return the arguments that set some keys, and all other arguments.
+
+        Both kinds of arguments are split: `words` ("seed=1", typed) and `pairs` (("seed", 1), from
+        Python).
+        """
         taken = [word for word in self.words if word.lstrip("-").partition("=")[0] in keys]
         others = [word for word in self.words if word not in taken]
         if self.pairs is None:
@@ -107,19 +111,25 @@ class Unread(NamedTuple):
         return self.texts[key] if key in self.texts else option_text(dict(self.pairs or ())[key])
 
     def run_plugin(self) -> None:
-        """Run the plugin that the user named, if any. Its keys are known from here on.
+        """Run the plugin that the user named with `plugin=`, if any.
+
+        The plugin declares an objective or a target, whose keys are keys of recipes from then on.
 
         Raises:
             UserError: As in `plugins.run_plugin`, or `plugin` cannot be a path.
         """
-        plugin = plain_value("plugin", dict(self.pairs or ()).get("plugin"))
+        pairs = dict(self.pairs or ())
+        plugin = plain_value("plugin", pairs.get("plugin"))
         if "plugin" in self.texts:
             plugin = words.read(schema.all_keys()["plugin"], self.texts["plugin"])
         if plugin:
             run_plugin(plugin)
 
     def take(self, keys: Collection[str]) -> tuple[dict[str, str], "Unread"]:
-        """Return the texts of some keys that belong to no recipe, and everything else.
+        """Return the texts of some keys, and everything else that the user gave.
+
+        Studies call this method for keys that belong to no recipe: `encoder=runs/mpp` gives a path
+        that a study's file leaves open.
 
         Raises:
             UserError: A key is given twice, or its value is no text and no path.
@@ -148,6 +158,9 @@ class Unread(NamedTuple):
 
     def read(self) -> Given:
         """Return the values, after running the plugin that the user named.
+
+        Values of `recipe`, `data` and `model` (NAMED) stay texts, because they name a file or a row
+        of a table. The word `sweep` is refused, because it asks for several runs.
 
         Raises:
             UserError: A key is unknown or given twice, or a value is of no type that a key can
@@ -192,7 +205,8 @@ def from_python(options: Options, keywords: Mapping[str, Any]) -> Given:
         options, keywords: As in `python_arguments`.
 
     Raises:
-        UserError: As in `from_words` and `python_arguments`.
+        UserError: `options` holds neither values nor words, a key is unknown or given twice, or a
+            value is of no type that a key can have.
     """
     arguments = python_arguments(options, keywords)
     return Unread(words.parse(arguments.words), arguments.pairs).read()
@@ -201,13 +215,16 @@ def from_python(options: Options, keywords: Mapping[str, Any]) -> Given:
 def python_arguments(
     options: Options, keywords: Mapping[str, Any], positional: str = ""
 ) -> Arguments:
-    """Return the arguments of a Python function as words and values.
+    """Return the arguments of a Python function, such as `ssl_vit.pretrain`, as words and values.
 
     Args:
-        options: A mapping, nested or with dotted keys; words, in a list or in one string, which is
-            split like a shell does; or, for a tool that takes one, the path of a file or folder.
-        keywords: More keys of the mapping.
-        positional: Key that a path alone sets; empty for none.
+        options: The first argument of the function, in one of these forms:
+            - a mapping, nested or with dotted keys: {"recipe": "mpp", "optim": {"steps": 100}}
+            - words: ["recipe=mpp", "optim.steps=100"], or "recipe=mpp optim.steps=100", which is
+              split like a shell does
+            - the path of a file or folder, for a function with `positional`: "runs/mpp"
+        keywords: Keyword arguments of the function, in the form of the mapping.
+        positional: Key that a path alone sets, such as `init`; empty if the function takes no path.
 
     Raises:
         UserError: `options` holds neither values nor words.
@@ -233,8 +250,12 @@ def add_pairs(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
 def plain_value(key: str, value: Any) -> Any:
     """Return a value from Python in the type that the key takes.
 
+    `recipe`, `data` and `model` (NAMED) take the name of a recipe, data set or model, or a path.
+    Every other key converts the value (`keys.convert`). Bounds are not checked.
+
     Raises:
-        UserError: The value is of no type that a key can have.
+        UserError: The value is of no type that a key can have, is None for a key that does not take
+            None, or is no text for a key that takes only texts.
     """
     check_type(key, value)
     if key in NAMED:
@@ -281,7 +302,10 @@ def _option_words(options: Any, positional: str) -> list[str]:
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
     if not isinstance(options, str):
         if isinstance(options, Keys):
-            raise UserError("a Recipe: expected options. Write recipe='runs/NAME/recipe.yaml'.")
+            raise UserError(
+                "a Recipe: this function takes options and not a whole Recipe. Write"
+                " recipe='runs/NAME/recipe.yaml'."
+            )
         if not isinstance(options, Iterable):
             raise UserError(f"{shorten(options)}: expected a mapping, a list of words or a text")
         typed = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in options]
@@ -289,22 +313,37 @@ def _option_words(options: Any, positional: str) -> list[str]:
             if not isinstance(word, str):
                 raise UserError(f"{shorten(word)}: expected key=value, as in recipe=mpp")
         return typed
-    if options and (exists(options) or not re.search(r"=|(^|\s)--", options)):
+    # A text is a path if the path exists, or if the text has no key=value and no --option.
+    has_options = re.search(r"=|(^|\s)--", options)
+    if options and (exists(options) or not has_options):
         return [f"{positional}={options}" if positional else options]
     try:
         return shlex.split(options)
     except ValueError as error:
-        raise UserError(f"{shorten(options)}: {error}. Write the options as in a shell.") from None
+        raise UserError(
+            f"{shorten(options)}: {error}. Write the options as in a shell, for example"
+            " 'recipe=mpp name=\"my run\"'."
+        ) from None
 
 
 def dotted_pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values. A mapping inside a group of keys is a value."""
+    """Yield the dotted keys and values of a nested mapping.
+
+    {"optim": {"lr": 1}} gives ("optim.lr", 1). A mapping two levels down is the value of a key, as
+    in {"model": {"args": {...}}}. {"model": {"name": "vit_s16"}} gives ("model", "vit_s16"),
+    because the name of a model or data set is typed as model=NAME or data=NAME.
+
+    Args:
+        options: The mapping. Its keys may also be dotted.
+        prefix: Start of each dotted key, for calls of this function from itself.
+    """
+    group = prefix.removesuffix(".")
     for key, value in options.items():
         is_group = isinstance(value, Mapping) and "." not in f"{prefix}{key}" and key != SWEEP
         if is_group:
             yield from dotted_pairs(value, f"{prefix}{key}.")
-        elif key == "name" and prefix.removesuffix(".") in PRESETS:
-            yield prefix.removesuffix("."), value
+        elif key == "name" and group in PRESETS:
+            yield group, value
         else:
             yield f"{prefix}{key}", value
 

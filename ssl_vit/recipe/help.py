@@ -19,11 +19,13 @@ A_STUDY = f"recipe={recipe_files.STUDIES}/"
 
 
 def groups() -> dict[str, str]:
-    """Return {name of a group of keys: help of the group}, with the empty name first for keys
-    outside groups.
+    """Return {name of a group of keys: help of the group}, in the order of --help.
+
+    The empty name comes first, for keys outside groups.
     """
     summaries = {"": "The run."}
     for name, info in Recipe.model_fields.items():
+        # groups of objectives and targets are no fields of Recipe, and are listed at this point
         if name == "target":
             summaries |= {group.name: summary(group.kind) for group in all_groups()}
         if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
@@ -50,22 +52,26 @@ def meaning(option: Key) -> str:
 
 
 def allowed(option: Key) -> str:
-    """Return the values that an option may have, in words, or an empty string if the option's
-    meaning says enough.
+    """Return the values that an option may have, in words, such as "a whole number above 0".
+
+    Return an empty string for a flag, and for an option whose placeholder in --help says enough,
+    such as `out=FOLDER`. An option with a placeholder that takes numbers, true and false, or one of
+    several choices still has its values listed, but not "or null", the default.
     """
     if option.form == FLAG:
         return ""
-    bounded = option.choices is not None or bool in option.types
-    bounded |= bool({int, float} & option.types)
-    expected = option.expected
-    if not option.metavar:
-        return expected
-    return expected.removesuffix(" or null") if bounded else ""
+    if not option.metavar:  # no placeholder
+        return option.expected
+    if option.choices is not None or {bool, int, float} & option.types:
+        return option.expected.removesuffix(" or null")
+    return ""
 
 
 def heading(option: Key) -> str:
-    """Return how an option is typed: with the default, or with a placeholder if there is no
-    default.
+    """Return how an option is typed, for --help.
+
+    A flag has two dashes (`--json`), a positional option is a placeholder (`RUN`), and any other
+    option has its default (`out=runs`) or, without a default, a placeholder (`device=NAME`).
     """
     if option.form == FLAG:
         return option_name(option)
@@ -102,7 +108,7 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     others = [word for word in named if word not in chosen]
     if others and not kind.positional:
         text = suggest(others[0], [EVERY, *filter(None, groups())])
-        remedy = "For the keys of a plugin, add plugin=FILE.py and recipe= to the command."
+        remedy = "To list the keys of a plugin, add plugin=FILE.py and recipe=NAME to the command."
         raise UserError(f"{others[0]}: no group of keys has this name, {text}. {remedy}")
     if chosen and kind.recipes:
         title = f"Keys of a recipe{_title(resolved)}:"
@@ -136,7 +142,13 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
 
 
 def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -> str:
-    """List the keys of the wanted groups that a recipe with these values has."""
+    """Return the lines of --help for the keys of some groups.
+
+    Args:
+        title: First line.
+        values: {dotted key: value} of a recipe. Keys that this recipe does not have are left out.
+        wanted: Names of the groups.
+    """
     lines = [title]
     for group in wanted:
         used = [option for option in members(group) if option.name in values]
@@ -166,12 +178,16 @@ def _key_heading(option: Key, values: dict[str, object]) -> str:
 
 
 def _lines(options: Iterable[tuple[Key, str]]) -> list[str]:
-    """Return the lines of --help for options: a heading with allowed values, then the meaning."""
+    """Return the lines of --help for options: a heading with allowed values, then the meaning.
+
+    Args:
+        options: Each option with its heading, such as `optim.lr=0.001`.
+    """
     lines = []
-    for option, text in options:
-        if values := allowed(option):
-            text += f"   ({values})"
-        lines += [*_heading_lines(text), *_indented(meaning(option))]
+    for option, option_heading in options:
+        values = allowed(option)
+        values_text = f"   ({values})" if values else ""
+        lines += [*_heading_lines(option_heading + values_text), *_indented(meaning(option))]
     return lines
 
 

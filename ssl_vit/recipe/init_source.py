@@ -28,10 +28,11 @@ TIMM = "timm:"
 DESCRIBED = "a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME"
 CHOICES = f"choices: scratch, {DESCRIBED}, a Google .npz file"
 COSTS = ("exaflop", "device_hours")
-# Shell command; the paths of the input and the output file follow
+# Shell command that converts weights from torch's format to safetensors. The path of the input file
+# and the path of the output file must be appended.
 CONVERT = (
-    'python -c "import sys, torch, safetensors.torch as s;'
-    " s.save_file(torch.load(sys.argv[1], weights_only=True, map_location='cpu'), sys.argv[2])\""
+    'python -c "import sys, torch, safetensors.torch as s; weights = torch.load(sys.argv[1],'
+    " weights_only=True, map_location='cpu'); s.save_file(weights, sys.argv[2])\""
 )
 
 
@@ -97,13 +98,15 @@ class InitSource:
 
     @property
     def short_name(self) -> str:
-        """Name of the weights for a run's default name.
+        """Return a short name of the weights, which becomes a part of a run's default name.
 
-        It is the last part of the place, or the name of the run if the place is a run's export
-        folder.
+        For example, `mpp` for init=runs/mpp and also for its export folder, init=runs/mpp/export,
+        and `vit_tiny_patch16_224` for init=timm:vit_tiny_patch16_224.
         """
         path = Path(self.place.split(":")[-1])
-        return path.parent.name if path.name == "export" and path.parent.name else path.name
+        if path.name == "export" and path.parent.name:
+            return path.parent.name
+        return path.name
 
     @property
     def timm_name(self) -> str:
@@ -111,13 +114,13 @@ class InitSource:
 
     @property
     def network_key(self) -> str:
-        """Key that receives `network_values`.
+        """Return the key of the recipe that describes the network of these weights.
 
-        The key is empty for `init`, because the group `model` describes the network of the initial
-        weights.
+        For `distill.teacher`, it is `distill.network`, whose value comes from `network_values`. For
+        `init`, it is empty, because the group `model` describes the network of initial weights.
         """
         group = self.key.rpartition(".")[0]
-        return group and f"{group}.network"
+        return f"{group}.network" if group else ""
 
     def locate(self) -> LocalWeights:
         """Return the folders of local weights, after checking that the place is valid.
@@ -159,8 +162,10 @@ class InitSource:
         if (export / "config.json").exists():
             return export
         if (run / "result.json").exists():
-            text = f"this run only measured an encoder. Use the init of {run / 'recipe.yaml'}"
-            raise UserError(f"{self.option}: {text}.")
+            text = (
+                "this run measured an encoder and trained none. Use the measured encoder: the value"
+            )
+            raise UserError(f"{self.option}: {text} of init in {run / 'recipe.yaml'}.")
         again = f"To resume the run, start the same tool with recipe={run / 'recipe.yaml'}"
         raise UserError(f"{self.option}: this run has not finished and has no export. {again}.")
 
@@ -192,13 +197,15 @@ class InitSource:
         return folder
 
     def read_description(self, model: bool = True) -> Values:
-        """Return {dotted key: value} of what the folder of the weights, or timm, says about the
-        weights.
+        """Return {dotted key: value} that is known about the weights without reading them.
 
-        The values cover the model, the normalisation, and how the evaluation resizes and crops.
+        The values describe the model (`model.width`), the normalisation (`data.mean`), and how an
+        evaluation resizes and crops (`data.eval_crop`). They come from timm for timm:NAME, from
+        recipe.yaml for a run, and from config.json for an export. Other weights give no values.
 
         Args:
-            model: Whether to describe the model of weights in timm's format, too.
+            model: Whether to build the network with timm if nothing else describes the model, which
+                imports torch. Not needed if the user names the model.
 
         Raises:
             UserError: The files cannot be read or name no Vision Transformer of timm that this
@@ -228,8 +235,9 @@ class InitSource:
     def network_values(self) -> Values:
         """Return everything needed to build the network before reading the weights.
 
-        The values are the model and the pixels from `read_description`, `pool` from `pooling`, and
-        `eps` of the layer norms if a config.json says it.
+        The values are the model (`model.width` and others) and the channels, mean and std of the
+        images (`data.mean` and others) from `read_description`, `pool` from `pooling`, and `eps` of
+        the layer norms if a config.json says it.
 
         Raises:
             UserError: The source is scratch, nothing describes the network, or an error of
@@ -241,7 +249,9 @@ class InitSource:
             raise UserError(f"{self.option}: {text}: {DESCRIBED}.")
         keys = [f"data.{key}" for key in PIXEL_KEYS]
         values = {
-            key: value for key, value in described.items() if key in keys or key[:6] == "model."
+            key: value
+            for key, value in described.items()
+            if key in keys or key.startswith("model.")
         }
         values["pool"] = self.pooling()
         if folder := self.fetch_export("config.json"):
@@ -263,30 +273,36 @@ class InitSource:
         return f" (for the folder {name}, use {self.key}={name})" if Path(name).is_dir() else ""
 
     def _built_by_timm(self) -> timm_models.TimmDescription:
-        """Return the network that weights in timm's format belong to.
+        """Return the description of the network that weights in timm's format belong to.
+
+        timm builds the network from the name of an architecture and arguments. Both come from
+        config.json or, for timm:NAME, from the option, which has no arguments.
 
         Raises:
             UserError: The network is no Vision Transformer or Eva that can serve as an encoder.
         """
-        name, args = self.timm_name.partition(".")[0], Values()
+        name = self.timm_name.partition(".")[
+            0
+        ]  # without the tag, as in vit_tiny_patch16_224.augreg
+        args: Values = {}
         if not self.is_timm and (folder := self.fetch_export("config.json")):
             config = export_files.read(folder)
             name, args = config["architecture"], config.get("model_args") or {}
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            hint = (
-                ""
-                if name.startswith(TRANSFORMERS)
-                else ". To name the network yourself, use model="
-            )
+            # only networks that are no Vision Transformers can be named with model= instead
+            hint = ". To name the network yourself, use model="
+            if name.startswith(TRANSFORMERS):
+                hint = ""
             raise UserError(f"{self.option}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
-        """Return what decides a feature in addition to the weights and the keys of a recipe.
+        """Return what changes the features of an encoder apart from its weights and the recipe.
 
-        As far as the folder says: how tokens are pooled, the arguments of the architecture and, for
-        a run, the feature that its head reads.
+        The values come from the folder of the weights: how tokens are pooled (`pool`), the name and
+        arguments of the architecture and, for a run, the options of the feature that its classifier
+        reads (`supervised.pool`, `supervised.hidden`). Weights without a folder give no values.
 
         Raises:
             UserError: As in `read_description`.
@@ -333,11 +349,12 @@ class InitSource:
         """Return how the network pools tokens into a feature: "avg" (the mean of the patch tokens)
         or "token".
 
-        The result is "token" unless the folder of the weights, or timm, says "avg".
+        The result is "token" unless the folder of the weights, or timm, says "avg". It is also
+        "token" for a network of timm that is no Vision Transformer, which has no tokens to pool.
         """
         folder = self.fetch_export("config.json")
         if self.is_timm or (folder and export_files.is_timm_format(export_files.read(folder))):
-            with suppress(UserError):  # the network has no patches
+            with suppress(UserError):  # raised if the network has no patches
                 return self._built_by_timm().pool
         return "token" if folder is None else export_files.read_pooling(folder)
 
@@ -369,8 +386,9 @@ class InitSource:
         """Return what environment.json records about local weights, so that later changes are
         noticed.
 
-        The record holds hashes of the files and `feature_values`. It is empty if the weights are
-        not local or are gone.
+        The record holds hashes of the files with weights, and what else changes the features: the
+        pooling and the arguments of the architecture (`feature_values`). It is empty if the weights
+        are not local or are gone.
 
         Raises:
             UserError: As in `feature_values`.
@@ -399,7 +417,8 @@ class InitSource:
         path = run / "result.json"
         result = require(path, Result, f"restore this file of {self.option}")
         if not result.has(*(f"total_{key}" for key in COSTS)):
-            raise UserError(f"{self.option}: {path} has no costs. Restore this file.")
+            text = f"{path} does not say what this run cost (total_exaflop, total_device_hours)"
+            raise UserError(f"{self.option}: {text}. Restore this file.")
         return {key: result[f"total_{key}"] for key in COSTS}
 
 

@@ -113,23 +113,26 @@ def key(
     requires: tuple[Any, ...] | None = None,
     form: str = "",
     metavar: str = "",
-    **facts: Any,
+    **bounds: Any,
 ) -> Any:
     """Return the pydantic field of a key or option.
 
     Args:
         default: Value if none is given; `...` if the user must give one.
         help: Meaning of the key, if no docstring says it.
-        effect, from_init: As in Keys.
-        names_weights: Whether the value names weights, as `init` does. The other such key is
-            `teacher` of a group, which comes with a key `network` that receives
-            `InitSource.network_values`.
-        requires: (dotted key, value, ...): the key has an effect only if that key has one of these
-            values.
+        effect: What changes with the value of the key: "compute" (the experiment), "result" (how
+            the same weights are measured) or "run" (only files, speed or the machine). Default: the
+            effect of the whole group (`Keys.effect`).
+        from_init: Whether initial weights (`init=`) set the key. Default: as for the whole group
+            (`Keys.from_init`).
+        names_weights: Whether the value names trained weights, as `init` does. If the key is in a
+            group (`distill.teacher`), the key `network` of the group (`distill.network`) receives a
+            description of the network of these weights.
+        requires: Condition (dotted key, value, ...): the key of this field has an effect only if
+            the key in the condition has one of the values.
         form: How a tool's option is typed, if not as key=VALUE: FLAG (--key) or WORD (VALUE alone).
         metavar: Placeholder in --help for the value of a tool's option without a default.
-        facts: Bounds, as arguments of pydantic.Field (gt, ge, le, lt; min_length and max_length of
-            a list).
+        bounds: Arguments of pydantic.Field (gt, ge, le, lt; min_length and max_length of a list).
     """
     of_key = {"effect": effect, "from_init": from_init, "requires": requires}
     of_key["names_weights"] = names_weights or None
@@ -140,9 +143,9 @@ def key(
             default_factory=lambda: list(default),
             description=help or None,
             json_schema_extra=extra,
-            **{"min_length": 1, "max_length": LONGEST_LIST, **facts},
+            **{"min_length": 1, "max_length": LONGEST_LIST, **bounds},
         )
-    return Field(default, description=help or None, json_schema_extra=extra, **facts)
+    return Field(default, description=help or None, json_schema_extra=extra, **bounds)
 
 
 @dataclass(eq=False)
@@ -282,13 +285,20 @@ def _atoms(annotation: Any) -> Iterator[Any]:
 
 
 def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
-    """Return {name: key} for a group, in the order of declaration."""
+    """Return {name: key} for a group, in the order of declaration.
+
+    A key that does not set `effect` or `from_init` has the values of the group (`Keys`).
+
+    Args:
+        group: Class of the group.
+        prefix: Start of each name, such as `optim.`; empty for keys outside groups.
+    """
     keys: dict[str, Key] = {}
     for field, info in group.model_fields.items():
         extra: Any = info.json_schema_extra or {}  # set by `key`
         name = f"{prefix}{info.alias or field}"
-        facts = {"effect": group.effect, "from_init": group.from_init} | extra
-        keys[name] = Key(name, group, field, info, **facts)
+        properties = {"effect": group.effect, "from_init": group.from_init} | extra
+        keys[name] = Key(name, group, field, info, **properties)
     return keys
 
 
@@ -368,21 +378,26 @@ def build_validated(
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    parts = [str(part) for part in first["loc"]]  # names of groups, the key, then types of a union
-    names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    keys = [known[name] for name in names if name in known]
+    # For example ("optim", "lr", "float"): the groups, the key, and then the types of a union. The
+    # longest beginning that is a known name ("optim.lr") is the key.
+    parts = [str(part) for part in first["loc"]]
+    beginnings = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    keys = [known[name] for name in beginnings if name in known]
     if not keys:
         raise UserError(f"{where}{'.'.join(parts)}: {first['msg']}")
-    name = keys[-1].name
+    wrong_key = keys[-1]
     value: Any = nested
-    for part in name.split("."):
+    for part in wrong_key.name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    text = (typed or {}).get(name)
-    raise value_error(keys[-1], value, where if text is None else "", text)
+    text = (typed or {}).get(wrong_key.name)
+    raise value_error(wrong_key, value, where if text is None else "", text)
 
 
 def value_error(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
     """Return the error about a value that a key cannot have.
+
+    The error says what the key expects: the nearest choice if the key has fixed choices
+    ("model.positions=rotari: did you mean rotary?"), otherwise the type and bounds.
 
     Args:
         key: The key.
@@ -390,28 +405,42 @@ def value_error(key: Key, value: Any, where: str = "", typed: str | None = None)
         where: Start of the error, such as the path of a file.
         typed: Text as the user typed it, if the value was typed.
     """
-    if typed is None:  # Quotes show that the value is a text where a number is expected.
-        typed = f'"{value}"' if isinstance(value, str) and str not in key.types else None
-    text = option_text(value) if typed is None else typed
-    text = " ".join(text.split()) or text
-    if len(text) > LONGEST_SHOWN:
-        text = f"{text[:60]}..."
-    start = f"{where}{key.name}={text}: "
+    start = f"{where}{key.name}={_shown_value(key, value, typed)}: "
+    choices = key.choices
+    expects_list = key.is_list and not isinstance(value, list)
+    if choices is not None and not expects_list:
+        wrong = [value]
+        if isinstance(value, list):
+            wrong = [item for item in value if item not in choices]
+        if wrong and isinstance(wrong[0], str):
+            hint = key.schema.get("hint")
+            end = f" ({hint})" if hint else ""
+            return UserError(f"{start}{suggest(wrong[0], choices)}{end}")
+    # very large bounds are named only if the value exceeds them
     is_large = isinstance(value, int | float) and not abs(value) <= LARGEST_SHOWN
     expected = describe(key.schema, math.inf if is_large else LARGEST_SHOWN)
-    choices = key.choices
-    if choices is None or (key.is_list and not isinstance(value, list)):
-        return UserError(f"{start}expected {expected}")
-    wrong = [item for item in value if item not in choices] if isinstance(value, list) else [value]
-    if wrong and isinstance(wrong[0], str):
-        hint = key.schema.get("hint")
-        return UserError(f"{start}{suggest(wrong[0], choices)}" + (f" ({hint})" if hint else ""))
     return UserError(f"{start}expected {expected}")
 
 
+def _shown_value(key: Key, value: Any, typed: str | None) -> str:
+    """Return a wrong value as the error shows it: in one line, and shortened.
+
+    Quotes show that the value is a text where the key expects a number, unless the user typed it.
+    """
+    if typed is not None:
+        text = typed
+    elif isinstance(value, str) and str not in key.types:
+        text = f'"{value}"'
+    else:
+        text = option_text(value)
+    line = " ".join(text.split()) or text  # a text of blanks stays as it is
+    return f"{line[:60]}..." if len(line) > LONGEST_SHOWN else line
+
+
 class NumberAsWritten(int):
-    """Whole number from a file that is written differently from the number itself: 007 may also be
-    a name.
+    """Whole number from a file, together with the way it is written there, such as 007.
+
+    A key that takes texts gets `text`, because 007 may be a name.
     """
 
     text: str
@@ -420,15 +449,17 @@ class NumberAsWritten(int):
 def convert(key: Key, value: Any) -> Any:
     """Return a value from a file or from Python in the type that the key takes.
 
-    1e6 becomes 1,000,000 for a key that takes whole numbers. 2024 becomes a text for a key that
-    takes texts, and so does a path. Tuples become lists.
+    1e6 becomes 1,000,000 for a key that takes whole numbers. For a key that takes texts, 2024
+    becomes "2024", 007 (a `NumberAsWritten`) becomes "007", and a path becomes a text. Tuples
+    become lists. Any other value is returned unchanged.
     """
     if isinstance(value, list | tuple):
         return [convert(key, item) for item in value]
     if isinstance(value, Mapping):
         return {str(name): convert(key, item) for name, item in value.items()}
     types = key.types
-    if getattr(value, "shape", None) == ():  # a NumPy number; str keeps the digits of a float32
+    # NumPy numbers have an empty shape. A float32 of 0.1 must become 0.1 and not 0.100000001.
+    if getattr(value, "shape", None) == ():
         value = float(str(value)) if "float" in type(value).__name__ else value.item()
     if isinstance(value, float) and value.is_integer() and int in types and float not in types:
         return int(value)

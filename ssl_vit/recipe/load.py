@@ -65,10 +65,11 @@ class Resolved:
         """Return what environment.json records about the recipe file.
 
         Returns:
-            `name`: the recipe's name; for a file outside recipes/, the file name without its
-                folder. `differs`: {dotted key: the file's value} for the keys that have another
-                value in the run, except the run's name and keys that describe the machine or the
-                user. Empty if the user gave a whole Recipe.
+            A dictionary with two keys, or an empty dictionary if the user gave a whole Recipe and
+            no file.
+            `name`: the recipe's name, or the file name (without folders) of the user's own file.
+            `differs`: {dotted key: the file's value} for the keys that have another value in the
+                run. The run's name and keys that describe the machine or the user do not count.
         """
         if self.file is None:
             return {}
@@ -157,7 +158,7 @@ def resolve(given: Given, here: bool = True) -> Resolved:
         # the feature that the weights were trained to give
         layers.put(WEIGHTS, {POOL: recipe.init_source.pooling()})
         recipe = schema.build(layers.values | values, typed=texts)
-    if networks := _networks(recipe, values):
+    if networks := _describe_networks(recipe, values):
         recipe = schema.build(layers.values | values | networks, typed=texts)
     check_used(recipe, given)
     origins = layers.origins | dict.fromkeys(networks, WEIGHTS)
@@ -185,21 +186,24 @@ def resolve(given: Given, here: bool = True) -> Resolved:
     return Resolved(recipe, given, path, file.presets | file.own, origins, chosen_images)
 
 
-def _networks(recipe: Recipe, values: Values) -> Values:
-    """Return {dotted key: network} for weights named by a key such as `teacher`, not by `init`.
+def _describe_networks(recipe: Recipe, values: Values) -> Values:
+    """Return {`GROUP.network`: description of a network} for keys such as `distill.teacher`.
 
-    Weights are read only if the user names them or the recipe file does not describe their network.
-    Other weights may be gone by now.
+    `init` and a few other keys name trained weights. For a key other than `init`, the key `network`
+    of the same group describes the network of the weights: the values of `model`, and the mean and
+    std of the pixels that the network expects. The files of the weights are read only if the user
+    gave the key or the recipe file has no description, because a resumed run works without them.
 
     Raises:
         UserError: As in `InitSource.network_values`.
     """
     networks: Values = {}
     for key, source in recipe.sources().items():
-        beside = source.network_key
-        if beside and (key in values or recipe.value(beside) is None):
+        network_key = source.network_key  # empty for `init`
+        if network_key and (key in values or recipe.value(network_key) is None):
+            # the recipe's mean and std, unless the files of the weights give others
             pixels = {f"data.{name}": getattr(recipe.data, name) for name in ("mean", "std")}
-            networks[beside] = pixels | source.network_values()
+            networks[network_key] = pixels | source.network_values()
     return networks
 
 
@@ -210,16 +214,20 @@ def _choose_images(
     file: recipe_files.FileValues,
     chosen: bool,
 ) -> str | None:
-    """Put the values of the chosen images into the layers, and return the name of the images if the
-    user chose them.
+    """Add the values of `data` for the run's images, and return the name of the images if the user
+    chose them.
 
-    The images are those of a preset that is named, of a place that no preset describes, or of the
-    run that made the initial weights.
+    The first rule that applies decides:
+    1. data=NAME: the images are a row of datasets.yaml.
+    2. data.path= or data.hub=, and the recipe file names no images: a name is made from the path.
+    3. Nobody chose images, and a run made the initial weights: the images of that run.
+    4. Otherwise the recipe file decides.
 
     Args:
-        layers: Layers below the user's values.
+        layers: Values that are completed here: the recipe file's and, later added and therefore
+            stronger, presets and initial weights. The user's own values come on top at the end.
         values: {dotted key: value} of the user.
-        name: Name of a preset, if the user gave one.
+        name: NAME of data=NAME, if the user gave it.
         file: Values of the recipe file.
         chosen: Whether the user or the recipe file chose the images.
     """
@@ -231,21 +239,30 @@ def _choose_images(
         images = other_images(values, layers.values)
         name = images.pop("data.name")
         layers.replace_images(PRESET, images)
+        # not new values, but their origin is the file
         layers.put(FILE, {key: file.own[key] for key in images if key in file.own})
         layers.put(ADJUSTED, {"data.name": name})
-    elif not chosen and (images := source.images()):
-        preset, of_run = images_of_run(layers.values, images)
-        layers.replace_images(PRESET, preset)
-        layers.put(WEIGHTS, of_run)
-        layers.put(FILE, {key: file.own[key] for key in file.own if key.startswith("data.")})
+    elif not chosen:
+        images = source.images()
+        if images:
+            preset, of_run = images_of_run(layers.values, images)
+            layers.replace_images(PRESET, preset)
+            layers.put(WEIGHTS, of_run)
+            # what the file itself says about images wins over the run
+            layers.put(FILE, {key: file.own[key] for key in file.own if key.startswith("data.")})
     if values.get("data.hub"):
+        # the images of the Hub replace a path in the recipe file
         layers.put(ADJUSTED, {"data.path": None})
     return name
 
 
 def _choose_model(layers: _Layers, name: str | None, start: Values) -> None:
-    """Put the model that the user names, or else the model of the initial weights, into the
-    layers.
+    """Replace the recipe file's model by the model that the user or the initial weights name.
+
+    Args:
+        layers: Values of the recipe file, which are changed here.
+        name: NAME of model=NAME, if the user gave it. This model wins over the initial weights.
+        start: {dotted key: value} that the initial weights say about their model and images.
     """
     model = {key: value for key, value in start.items() if key.startswith("model.")}
     if name is not None:
@@ -269,9 +286,11 @@ def _read_description(source: InitSource, model: bool) -> Values:
 
 
 def resolve_encoder(place: str, given: Given) -> Recipe:
-    """Return a recipe for loading an encoder without a task.
+    """Return a recipe for loading an encoder, without anything to train or measure.
 
-    The images are those that the user names, or else the embedded ones, which are never read.
+    A recipe needs images: those that the user names, or else the embedded images, which are never
+    read. The user's `data.labels` is set after all checks, because a recipe for measuring would
+    refuse images without labels.
 
     Args:
         place: Value of `init=`.
@@ -284,17 +303,17 @@ def resolve_encoder(place: str, given: Given) -> Recipe:
     task = {"recipe": "evaluate", "init": place}
     others = given.without(["data.labels"])
     recipe = resolve(others.with_values(images | others.values | task), here=False).recipe
-    if "data.labels" in given.values:  # nothing is measured on labels here
+    if "data.labels" in given.values:
         labels = {"data.labels": given.values["data.labels"]}
         recipe.data.labels = schema.build(labels, typed=given.texts).data.labels
     return recipe
 
 
 def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
-    """Return the public part of a recipe file that somebody else wrote, with all checks except
-    those of the images.
+    """Return the recipe in a file that somebody else wrote, without its private keys.
 
-    The images may not exist on this machine.
+    Private keys describe the author's machine or the author, such as paths. All relations between
+    keys are checked. Whether the images exist on this machine is not checked.
 
     Args:
         path: Recipe file.
@@ -314,36 +333,58 @@ def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
 def _check_normalisation(recipe: Recipe, start: Values) -> None:
     """Check that images have the channels and the normalisation that the initial weights expect.
 
-    Other channels are allowed if the weights can be adapted to them (model.adapt_channels).
+    Weights for 3 channels may be adapted to another number of channels (model.adapt_channels).
+
+    Args:
+        recipe: Recipe of the run.
+        start: {dotted key: value} that the initial weights say about their images; empty for random
+            weights. An unknown `data.channels` counts as 3, and an unknown `data.range` as bytes.
+
+    Raises:
+        UserError: The images do not fit the initial weights.
     """
-    channels, made = start.get("data.channels", 3), f"init={recipe.init} was trained with"
+    channels = start.get("data.channels", 3)
     if start and channels != recipe.data.channels:
-        text = f"data.channels={recipe.data.channels}: {made} another number of channels."
-        if channels != 3:
-            raise UserError(f"{text} Use data.channels={channels}.")
-        if not recipe.model.adapt_channels:
-            raise UserError(f"{text} Use data.channels=3 or model.adapt_channels=true.")
-        return
+        remedy = f"Use data.channels={channels}"
+        if channels == 3:
+            if recipe.model.adapt_channels:
+                return
+            remedy += " or model.adapt_channels=true"
+        raise UserError(
+            f"data.channels={recipe.data.channels}: init={recipe.init} was trained with another"
+            f" number of channels. {remedy}."
+        )
     for key in ("range", "mean", "std"):
         expected = start.get(f"data.{key}")
         statistic = getattr(recipe.data, key)
         if expected is not None and list(expected) != statistic:
-            use = f"Use data.{key}={option_text(list(expected))}"
-            raise UserError(f"data.{key}={statistic}: {made} other values. {use}.")
-    # A frozen encoder only knows bytes, but an encoder that is trained may learn another range.
+            remedy = f"Use data.{key}={option_text(list(expected))}"
+            raise UserError(
+                f"data.{key}={statistic}: init={recipe.init} was trained with other values."
+                f" {remedy}."
+            )
+    # Training may adapt an encoder to another range. A frozen encoder needs its own range: bytes,
+    # if nothing says otherwise.
     pixel_range = recipe.data.range
-    bytes_expected = start and start.get("data.range") is None
-    if recipe.objective == "probe" and bytes_expected and pixel_range not in (None, [*BYTES]):
-        raise UserError(f"data.range={pixel_range}: {made} 8-bit images. Use data.range=[0,255].")
+    expects_bytes = start and start.get("data.range") is None
+    if recipe.objective == "probe" and expects_bytes and pixel_range not in (None, [*BYTES]):
+        raise UserError(
+            f"data.range={pixel_range}: init={recipe.init} was trained with 8-bit images. Use"
+            " data.range=[0,255]."
+        )
 
 
 def _make_paths_absolute(recipe: Recipe) -> None:
-    """Make paths absolute, so that recipe.yaml repeats the run from any folder."""
+    """Make paths absolute, so that recipe.yaml repeats the run from any folder.
+
+    Affected are the images, the plugin, files with weights, and RUN of `resume=RUN@STEP`, the run
+    that this run continues.
+    """
     if recipe.data.path:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     if recipe.plugin:
         recipe.plugin = str(Path(recipe.plugin).resolve())
-    if recipe.trunk and recipe.trunk.folder.exists():  # the trunk in a study may not exist yet
+    if recipe.trunk and recipe.trunk.folder.exists():  # a study may still have to make RUN
         recipe.resume = f"{recipe.trunk.folder.resolve()}@{recipe.trunk.step}"
     for key, source in recipe.sources().items():
         if source.is_local:

@@ -23,7 +23,6 @@ RESERVED_NAMES = frozenset(
         *("export", "checkpoints"),
     )
 )
-NOT_RESERVED = "but no name that the tools use, such as report.html"
 
 
 def has_control(text: str) -> bool:
@@ -64,14 +63,17 @@ def is_folder_name(text: str) -> bool:
 
 
 def is_split(text: str) -> bool:
-    """Return whether a text can be the name of a split: it has a letter, is not a number, and is
-    short enough for the name of a file or folder.
+    """Return whether a text can be the name of a split, such as `train`.
+
+    The name has a letter, is not a number (`1e3` and `nan` are numbers), and is short enough for
+    the name of a file or folder, which file systems limit in bytes.
     """
     try:
         float(text)
     except ValueError:
-        whole = text.encode(errors="surrogatepass")
-        return any(map(str.isalpha, text)) and len(whole) <= LONGEST_NAME
+        # surrogates, which stand for bytes that are not UTF-8, count too
+        encoded = text.encode(errors="surrogatepass")
+        return any(map(str.isalpha, text)) and len(encoded) <= LONGEST_NAME
     return False
 
 
@@ -82,7 +84,8 @@ RunName = Annotated[
     str,
     Allowed(
         lambda v: len(v) <= 200 and is_folder_name(v),
-        f"a folder's name of at most 200 printable characters, {NOT_RESERVED}",
+        "a folder's name of at most 200 printable characters that is not the name of a file or"
+        " folder of the tools, such as report.html",
     ),
 ]
 RunAtStep = Annotated[

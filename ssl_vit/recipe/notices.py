@@ -24,12 +24,15 @@ def crop_notice(resolved: Resolved) -> str | None:
     """Return a warning about how a frozen encoder's images are cropped, or None if no warning is
     needed.
 
-    The warning is needed if the encoder's own way of cropping is unknown or not available here, and
-    nothing else chooses one.
+    The warning is needed if the encoder does not say how its images were cropped, and neither the
+    options nor the recipe file say it. Then the default, or the data set's row in datasets.yaml,
+    decides.
     """
     recipe = resolved.recipe
-    source, origins = recipe.init_source, {resolved.origins[key] for key in CROPPING}
-    if recipe.objective != "probe" or source.is_scratch or not origins <= {DEFAULT, PRESET}:
+    source = recipe.init_source
+    origins = {resolved.origins[key] for key in CROPPING}
+    is_chosen = not origins <= {DEFAULT, PRESET}
+    if recipe.objective != "probe" or source.is_scratch or is_chosen:
         return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
     return (
@@ -62,8 +65,8 @@ def size_notice(resolved: Resolved) -> str | None:
 def warmup_notice(resolved: Resolved) -> str | None:
     """Return a line about the warm-up of a shortened recipe, or None if there is nothing to say.
 
-    The line says that the warm-up was cut along with the steps, or that it was kept and now takes
-    more than a tenth of them.
+    The line says that the warm-up was shortened along with the steps, or that it was kept and now
+    takes more than a tenth of the steps. A warm-up that the user gave needs no line.
     """
     recipe, origin = resolved.recipe, resolved.origins["optim.warmup"]
     if not recipe.trains or origin not in (ADJUSTED, FILE, PRESET, DEFAULT):

@@ -36,34 +36,48 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def construct_document(self, node: yaml.Node) -> Any:
         """Construct a document after counting its values.
 
+        In YAML, `*name` (an alias) repeats the value marked with `&name`. With lists of aliases of
+        lists of aliases, a file of a few lines can stand for more values than memory holds (an
+        "alias bomb"). Repeated values are counted each time.
+
         Raises:
-            ConstructorError: The aliases of a few lines stand for more values than memory holds.
+            ConstructorError: The document has more than MOST_VALUES values.
         """
         waiting, count = [node], 0
         while waiting:
-            generator = waiting.pop()
+            current = waiting.pop()
             count += 1
             if count > MOST_VALUES:
-                text = f"more than {MOST_VALUES:,} values after replacing the aliases"
+                text = (
+                    f"the file is too large: it has more than {MOST_VALUES:,} values after each"
+                    " alias (*NAME) is replaced by the values that it repeats"
+                )
                 raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
-            if isinstance(generator, yaml.SequenceNode):
-                waiting += generator.value
-            if isinstance(generator, yaml.MappingNode):
-                waiting += [child for pair in generator.value for child in pair]
+            if isinstance(current, yaml.SequenceNode):
+                waiting += current.value
+            if isinstance(current, yaml.MappingNode):
+                waiting += [child for pair in current.value for child in pair]
         return super().construct_document(node)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge what `<<` refers to, after checking that no key is given twice."""
-        # keeps nodes alive, so that no id is used twice
-        looked_at = self.__dict__.setdefault("looked_at", {})
-        if id(node) not in looked_at:
-            looked_at[id(node)] = node
-            known: set[str] = set()
+        """Merge the mappings that `<<` refers to, after checking that no key is given twice.
+
+        A node is checked only before its first merge, because a merge adds keys that the node may
+        give again to replace them. An aliased node comes here several times.
+
+        Raises:
+            ConstructorError: A key is given twice.
+        """
+        # {id: node}. Holding the nodes keeps Python from giving an id to another node.
+        checked = self.__dict__.setdefault("checked_nodes", {})
+        if id(node) not in checked:
+            checked[id(node)] = node
+            names: set[str] = set()
             for key, _ in node.value:
-                if str(key.value) in known:
+                if str(key.value) in names:
                     text = f"{key.value} is given twice"
                     raise yaml.constructor.ConstructorError(None, None, text, key.start_mark)
-                known.add(str(key.value))
+                names.add(str(key.value))
         super().flatten_mapping(node)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
@@ -129,6 +143,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         UserError: The file cannot be read, is not a mapping or gives a key twice.
     """
     try:
+        # `_parsed` caches its result, so callers get a copy that they may change
         loaded = copy.deepcopy(_parsed(_text(path)))
     except Exception as error:  # any error that YAML raises
         # the parser was given a text, not a file
@@ -158,7 +173,14 @@ def yaml_text(content: dict[str, Any]) -> str:
 
 
 def flatten(node: Any, prefix: str = "") -> Values:
-    """Return a nested mapping as {dotted key: value}. A mapping inside a group of keys is a value.
+    """Return the nested mapping of a recipe as {dotted key: value}.
+
+    {"seed": 1, "optim": {"lr": 0.1}} becomes {"seed": 1, "optim.lr": 0.1}. There is one level of
+    groups: in {"model": {"args": {"dim": 8}}}, {"dim": 8} is the value of `model.args`.
+
+    Args:
+        node: The mapping. Its keys may also be dotted.
+        prefix: Start of each dotted key, for calls of this function from itself.
 
     Raises:
         UserError: A key is given both nested and dotted.
@@ -167,11 +189,11 @@ def flatten(node: Any, prefix: str = "") -> Values:
     for key, value in node.items():
         name = f"{prefix}{key}"
         is_group = isinstance(value, dict) and "." not in name
-        below = flatten(value, f"{name}.") if is_group else {name: value}
-        for pair in below:
-            if pair in flat:
-                raise UserError(f"{pair} is given twice: {flat[pair]} and {below[pair]}")
-        flat |= below
+        members = flatten(value, f"{name}.") if is_group else {name: value}
+        for dotted in members:
+            if dotted in flat:
+                raise UserError(f"{dotted} is given twice: {flat[dotted]} and {members[dotted]}")
+        flat |= members
     return flat
 
 
@@ -213,11 +235,13 @@ def yaml_word(text: str) -> Any:
     Raises:
         ValueError: As in `yaml_value`.
     """
-    if text[:1] + text[-1:] in ("[]", "{}"):
+    brackets = text[:1] + text[-1:]
+    if brackets in ("[]", "{}"):
         return yaml_value(text)
     loader = _Loader("")
     if text == "<<":  # "<<" means a merge only inside a mapping
         return text
+    # the type that YAML gives the text: (True, False) means a scalar without quotes
     tag = loader.resolve(yaml.ScalarNode, text, (True, False))
     return loader.construct_object(yaml.ScalarNode(tag, text))
 

@@ -22,7 +22,9 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
     something.
 
     The command line must name the plugin because recipe files are passed on, and a plugin is code.
-    The plugin must declare something if an objective or a target is named together with it.
+    If the command line names an objective or a target together with a plugin, a plugin that
+    declares neither was probably meant to declare it. The error says so, because "unknown
+    objective" would not point to the file.
 
     Args:
         values: {dotted key: value} from the command line.
@@ -37,8 +39,10 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
         text = "the file declares no objective and no target. Call declare(...) in the file"
         raise UserError(f"plugin={values['plugin']}: {text} (docs/extend.md).")
     if plugin and "plugin" not in values:
-        text = f"{path} names this plugin, but a plugin runs only if the command line names it"
-        raise UserError(f"plugin={plugin}: {text}. Add plugin={plugin} if you trust that file.")
+        raise UserError(
+            f"plugin={plugin}: {path} names this plugin, but a plugin runs only if the command line"
+            f" names it. If you trust {plugin}, add plugin={plugin}."
+        )
 
 
 def plugin_hash(kind: type) -> str:

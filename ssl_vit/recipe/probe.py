@@ -54,13 +54,17 @@ class Probe(Keys):
     mask_images: Count | None = key(5000)
 
     def metrics_of(self, measures: Iterable[str]) -> list[str]:
-        """Return the names of the metrics that measures produce, such as few_shot_5."""
-        names = [name for measure in measures for name in MEASURES[measure].metrics]
-        return [
-            name.replace("*", str(number))
-            for name in names
-            for number in (self.shots if "*" in name else [0])
-        ]
+        """Return the names of the metrics that measures produce, such as few_shot_5.
+
+        The metric `few_shot_*` of the measure `few_shot` stands for a metric for each number in
+        `shots`.
+        """
+        names = []
+        for measure in measures:
+            for name in MEASURES[measure].metrics:
+                numbers = self.shots if "*" in name else [0]  # [0]: the name stays as it is
+                names += [name.replace("*", str(number)) for number in numbers]
+        return names
 
     def measures_that_read(self, *what: Reads) -> list[str]:
         """Return the chosen measures that read `what`, in the order of MEASURES."""

@@ -68,9 +68,11 @@ def first_recipes() -> list[str]:
 
 
 def summary(name: str) -> str:
-    """Return a recipe's first comment up to a colon or full stop.
+    """Return a line that describes a recipe or a study, for lists.
 
-    For a recipe in the paper's table, return the comment next to its name; for a study, its title.
+    For a recipe file, it is the first comment up to a colon or full stop. Some recipes are rows of
+    one file, recipes/tables/paper.yaml; for these, it is the comment next to the name of the row
+    ("supervised_b16_imagenet:  # ViT-B/16 on ImageNet, 300 epochs"). For a study, it is the title.
     """
     if name in study_names():
         return str(load_yaml(RECIPES / f"{name}.yaml")["title"])
@@ -84,20 +86,24 @@ def summary(name: str) -> str:
 
 
 def find_recipe(name: str | None) -> Path:
-    """Return the path of a recipe, given the name under recipes/ or the path.
+    """Return the path of a recipe, given its name under recipes/ or its path.
 
-    For a row of the paper's table the path is PAPER / NAME, which only this module can read.
+    `mpp` gives recipes/mpp.yaml. The recipes named paper/NAME are rows of one file, PAPER. For such
+    a row, the result is PAPER / NAME: a path that does not exist, but that the functions of this
+    module can read.
 
     Raises:
         UserError: The recipe does not exist.
     """
     if name is None:
         first = ", ".join(first_recipes())
-        others = "`ssl-vit --all` lists more. A file's path ends in .yaml"
-        raise UserError(f"recipe= is missing. Choose from: {first}. {others}.")
+        raise UserError(
+            f"recipe= is missing. Choose from: {first}. `ssl-vit --all` lists all recipes. You can"
+            " also give the path of a .yaml file."
+        )
     if name in recipe_names():
-        table, _, row = name.partition("/")
-        return PAPER / row if table == PAPER.stem else RECIPES / f"{name}.yaml"
+        folder, _, row = name.partition("/")
+        return PAPER / row if folder == PAPER.stem else RECIPES / f"{name}.yaml"
     if name.endswith((".yaml", ".yml")):
         if parse_path(name, "recipe").is_file():
             return Path(name)
@@ -149,11 +155,16 @@ class _Link(NamedTuple):
 
 
 def _chain(path: Path) -> list[_Link]:
-    """Return a recipe file (or a row of the paper's table) followed by all bases, the nearest
-    first.
+    """Return a recipe file followed by its base, the base of that base, and so on.
+
+    A recipe file may name another recipe as its base (`base: mpp`), whose values it changes.
+
+    Args:
+        path: Path of the recipe, as `find_recipe` returns it. PAPER / NAME stands for a row of the
+            file PAPER.
 
     Raises:
-        UserError: A file cannot be read, or the bases form a circle.
+        UserError: A file cannot be read, or a recipe is its own base, directly or through others.
     """
     links: list[_Link] = []
     while True:
@@ -162,25 +173,27 @@ def _chain(path: Path) -> list[_Link]:
         links.append(_Link(path, base, _of_mapping(mapping, path)))
         if base is None:
             return links
-        before, path = path, find_base(base, path)
-        if path.resolve() in [link.path.resolve() for link in links]:
-            text = "the bases form a circle. Use another base."
-            raise UserError(f"{before}: base={base}: {text}")
+        base_path = find_base(base, path)
+        if base_path.resolve() in [link.path.resolve() for link in links]:
+            text = "this recipe is the file itself, or is based on the file. Use another base."
+            raise UserError(f"{path}: base={base}: {text}")
+        path = base_path
 
 
 def load(path: Path) -> FileValues:
-    """Return the values of a recipe file, including the values of the base.
+    """Return the values of a recipe file, including the values of its base.
 
-    What the recipe in `base: NAME` gives, except the name, counts as if the file gave it, unless
-    the file itself gives another value.
+    Values in the file replace values of the base (`base: NAME`). If the file names a preset, such
+    as `model: vit_s16`, the preset replaces the base's preset as a whole. The name of the base is
+    not taken over.
 
     Raises:
-        UserError: A file cannot be read, or the bases form a circle.
+        UserError: A file cannot be read, or a recipe is its own base.
     """
     presets: Values = {}
     file_values: Values = {}
     for link in reversed(_chain(path)):
-        file_values.pop("name", None)
+        file_values.pop("name", None)  # the name of the base
         for key in PRESET_TABLES:
             if f"{key}.name" in link.values.presets:
                 presets = without_group(presets, key)
@@ -197,15 +210,16 @@ def bases(path: Path) -> list[str]:
 def names_images(path: Path) -> bool:
     """Return whether a recipe file or any base of the file chooses images.
 
-    `data: shapes` in a file of recipes/ does not count as a choice, because those images are the
-    default.
+    The nearest file that names images decides, because its images replace those of its base.
+    `data: shapes` (EMBEDDED, the generated images) does not count as a choice in a recipe of this
+    package, because these recipes name it as a default.
     """
     for link in _chain(path):
         values = link.values.presets | link.values.own
         named = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
         if any(named.values()):
-            shipped = link.path.resolve().is_relative_to(RECIPES.resolve())
-            return not shipped or named["data.name"] != EMBEDDED
+            is_of_package = link.path.resolve().is_relative_to(RECIPES.resolve())
+            return not is_of_package or named["data.name"] != EMBEDDED
     return False
 
 
@@ -233,7 +247,11 @@ def find_base(base: Any, path: Path) -> Path:
 
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
-    """Return the values of a recipe file's content, without the values of the base."""
+    """Return the values of a recipe file's content, without the values of the base.
+
+    Raises:
+        UserError: A preset or key is unknown, or a key is given both nested and dotted.
+    """
     presets: Values = {}
     for key in PRESET_TABLES:
         if isinstance(mapping.get(key), str):
@@ -242,9 +260,11 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
     # If the plugin has not run, the keys of its objective or target are unknown here and cannot be
     # checked.
     known = {"objective": declaration.objectives(), "target": declaration.targets()}
-    foreign = any(values.get(key) not in (None, *names) for key, names in known.items())
-    checked = (key for key in values if not foreign or key.split(".")[0] in Recipe.model_fields)
-    words.check_keys(checked, f"{path}: ")
+    needs_plugin = any(values.get(key) not in (None, *names) for key, names in known.items())
+    checked_keys = list(values)
+    if needs_plugin:
+        checked_keys = [key for key in values if key.split(".")[0] in Recipe.model_fields]
+    words.check_keys(checked_keys, f"{path}: ")
     return FileValues(presets, values)
 
 
@@ -255,7 +275,9 @@ def file_values(path: Path) -> Values:
 
 
 def read(path: Path) -> Recipe:
-    """Return the recipe in a file without a base, such as the recipe.yaml of a run.
+    """Return the recipe in a file that has all values itself, such as the recipe.yaml of a run.
+
+    The file must not build on another recipe (`base: NAME`).
 
     Values are typed, but relations between them are not checked, and no plugin runs.
 

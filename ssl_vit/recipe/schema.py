@@ -144,15 +144,18 @@ class Recipe(Keys):
         return declaration.plugin_rows(self.objective, self.target)
 
     def uses_key(self, key: str) -> bool:
-        """Return whether a dotted key is in use, and not part of a group that the objective does
-        not use.
+        """Return whether the recipe uses a dotted key, such as `target` or `corruption.rate`.
+
+        `target` is for objectives that predict patches. The group `probe` is for evaluations and
+        for training with `probe.every`. The groups of other objectives are not in use, and all
+        other keys are.
         """
-        top = key.split(".")[0]
-        if top == "target":
+        group = key.split(".")[0]
+        if group == "target":
             return uses_target(self.objective)
-        if top == "probe":
+        if group == "probe":
             return self.objective == "probe" or self.probe.every is not None
-        return top in type(self).model_fields or top in (self.model_extra or {})
+        return group in type(self).model_fields or group in (self.model_extra or {})
 
     def values(self) -> Values:
         """Return {dotted key: value} for the keys in use, in the order of `all_keys`.
@@ -165,11 +168,15 @@ class Recipe(Keys):
             if not (isinstance(kind, type) and issubclass(kind, Keys)):
                 continue
             if not isinstance(getattr(self, name), kind):
-                raise UserError(f"{name}: expected {kind.__name__}. Set each key separately.")
+                raise UserError(
+                    f"{name}: expected a group of keys ({kind.__name__}) and no single value. Set"
+                    f" each key separately, as in {name}.KEY=VALUE."
+                )
         flat = flatten(self.model_dump(warnings=False))
-        order = {key: place for place, key in enumerate(all_keys())}
-        held = sorted(filter(self.uses_key, flat), key=lambda key: order.get(key, len(order)))
-        return {key: flat[key] for key in held}
+        ranks = {key: rank for rank, key in enumerate(all_keys())}
+        # the keys of a plugin that is not loaded come last
+        keys = sorted(filter(self.uses_key, flat), key=lambda key: ranks.get(key, len(ranks)))
+        return {key: flat[key] for key in keys}
 
     def value(self, key: str) -> Any:
         """Return the value of a dotted key."""
@@ -229,12 +236,17 @@ class Recipe(Keys):
 
     @property
     def pool(self) -> str:
-        """Pooling of tokens into the exported feature: token (the class token) or avg (the mean of
-        the patch tokens).
+        """Return how tokens are pooled into the exported feature: "token" (the class token) or
+        "avg" (the mean of the patch tokens).
+
+        The option `pool` of the objective decides or, without this option, the declaration of the
+        objective. For a sum of objectives, the last part with a weight above 0 decides, for example
+        `supervised` for joint training.
         """
         trained = self.declared.trained(self)[-1]
-        pool_of_part = trained.options and getattr(self.groups[trained.options.name], "pool", None)
-        return str(pool_of_part or trained.pool)
+        options = self.groups[trained.options.name] if trained.options else None
+        pool = getattr(options, "pool", None)  # None without such an option, or if it is not set
+        return str(pool or trained.pool)
 
     @property
     def fine_tunes(self) -> bool:
@@ -273,11 +285,14 @@ def _unpickle(values: dict[str, Any]) -> Recipe:
 
 
 def recipe_class(objective: str, values: Values) -> type[Recipe]:
-    """Return the class of recipes for an objective.
+    """Return the class of recipes for an objective, with the groups of keys that it uses.
+
+    An objective or target may be unknown here, because it was declared by a plugin that has not
+    run. Then the class keeps unknown keys unchecked.
 
     Args:
-        objective: Name of the objective. If it is unknown here, the class has the groups that
-            `values` names.
+        objective: Name of the objective. If the objective is unknown here, the class has the groups
+            of the keys in `values`.
         values: {dotted key: value} of the recipe.
     """
     declared = declaration.objectives().get(objective)
@@ -285,11 +300,11 @@ def recipe_class(objective: str, values: Values) -> type[Recipe]:
     used = {name.split(".")[0] for name in values}
     if declared is not None:
         used = {*declared.groups_with(str(target))}
-    is_foreign = declared is None or (
+    is_unknown = declared is None or (
         isinstance(target, str) and target not in declaration.targets()
     )
     groups = (part for part in all_groups() if part.name in used)
-    return _class(_UnknownObjectiveRecipe if is_foreign else Recipe, *groups)
+    return _class(_UnknownObjectiveRecipe if is_unknown else Recipe, *groups)
 
 
 @functools.cache
@@ -302,7 +317,9 @@ def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
 def build(values: Values, where: str = "", typed: Mapping[str, str] | None = None) -> Recipe:
     """Return the typed recipe for {dotted key: value}.
 
-    Missing keys get their default. Keys of groups that the objective does not use are left out.
+    Missing keys get their default. Keys of groups that the objective does not use are left out. If
+    the objective or target is unknown here, for example without its plugin, all keys are kept, and
+    unknown keys are not checked.
 
     Args:
         values: {dotted key: value}.
@@ -317,13 +334,13 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
     if not isinstance(objective, str):
         raise UserError(f"{where}objective={objective}: expected a text")
     model = recipe_class(objective, values)
-    foreign = issubclass(model, _UnknownObjectiveRecipe)
+    keeps_all_keys = issubclass(model, _UnknownObjectiveRecipe)
     taken: Values = {}
     for name, value in values.items():
         if isinstance(value, str) and has_control(value):
             start = "" if name in (typed or {}) else where
             raise UserError(f"{start}{name}={' '.join(value.split())}: {NO_CONTROL}")
-        if foreign or name.split(".")[0] in model.model_fields:
+        if keeps_all_keys or name.split(".")[0] in model.model_fields:
             taken[name] = convert(known[name], value) if name in known else value
     recipe: Recipe = build_validated(model, nested(taken), known, where, typed)
     return recipe
@@ -363,16 +380,23 @@ def _check_group(group: declaration.Group) -> None:
         UserError: The name of the group or of a key is taken, or a default is out of bounds.
     """
     if not group.name.isidentifier() or group.name[0] == "_" or hasattr(Recipe, group.name):
-        raise UserError(f"{group.name}.: no group of keys can have this name. Use another name.")
+        raise UserError(
+            f"{group.name}.: no group of keys can have this name, because it is taken or is no"
+            " Python name that begins with a letter. Use another name."
+        )
     for name in group.kind.model_fields:
         if hasattr(Keys, name):
             raise UserError(f"{group.name}.{name}: no key can have this name. Use another name.")
     try:
-        group.kind.model_validate(group.kind().model_dump(warnings=False))
+        # pydantic does not check defaults, so all defaults are validated as if they were given
+        defaults = group.kind().model_dump(warnings=False)
+        group.kind.model_validate(defaults)
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"][:1]))
-        text = "expected a default within the bounds"
-        raise UserError(f"{group.name}.{where}: {text}") from None
+        path = error.errors()[0]["loc"]  # the key, then positions inside its value
+        key_name = str(path[0]) if path else ""
+        raise UserError(
+            f"{group.name}.{key_name}: expected a default within the bounds that key(...) declares"
+        ) from None
 
 
 @functools.cache
@@ -440,17 +464,19 @@ def describe_held_out_choices(recipe: Recipe) -> list[str]:
 
 
 def option_for_more_held_out(recipe: Recipe) -> str:
-    """Return the option that makes such a run hold out more images.
+    """Return the option to suggest for a run with few held-out images: "data.validation=0.2".
 
-    Return an empty string if another option limits the number of held-out images, or if the run
-    already holds out as many.
+    Return an empty string if this option would not help: the run holds out none on purpose, holds
+    out at least this share already, reads a stream (which cannot hold out a share), or measures few
+    of the held-out images (`eval.images`).
     """
     held_out = recipe.data.validation
-    limited = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
-    if limited or recipe.data.stream or held_out == 0:
+    measures_few = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
+    if measures_few or recipe.data.stream or held_out == 0:
         return ""
-    large = isinstance(held_out, float) and held_out >= LARGE_SHARE
-    return "" if large else f"data.validation={LARGE_SHARE}"
+    if isinstance(held_out, float) and held_out >= LARGE_SHARE:
+        return ""
+    return f"data.validation={LARGE_SHARE}"
 
 
 def compared_views(recipe: Recipe) -> ViewOptions | None:
@@ -476,22 +502,29 @@ def without_private(recipe: Recipe) -> Recipe:
 
 
 def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
-    """Return whether another value of a dotted key makes another experiment.
+    """Return whether two runs are different experiments if they differ in a dotted key.
+
+    Two runs are the same experiment if they compute the same. For example, `optim.lr` changes the
+    experiment, and `compute.workers` (speed) or `name` does not.
 
     Args:
         key: Dotted key.
-        free: As in `experiment_values`.
+        free: Keys that do not change the experiment, as recorded by a run whose plugin is not
+            loaded here.
     """
     return bool(experiment_values({key: None}, free))
 
 
 def experiment_values(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
-    """Return the items of {dotted key: value} that make another experiment if they change.
+    """Return the items of {dotted key: value} that define the experiment.
+
+    Two runs are the same experiment if these items are equal. Left out are the keys that only
+    change how the weights are measured, the speed, or files (`Effect` other than "compute").
 
     Args:
         values: The values of a recipe, or of a part of a recipe.
-        free: Keys that make no other experiment, as recorded by a run whose plugin is not loaded
-            here.
+        free: Keys that do not change the experiment, as recorded by a run whose plugin is not
+            loaded here.
     """
     known = all_keys()
     return {

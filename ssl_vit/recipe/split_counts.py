@@ -10,11 +10,11 @@ def share_count(share: float, count: int) -> int:
 
 
 def held_out_count(share: float | None, count: int) -> int:
-    """Return how many of `count` training images are held out: at least 1, and never all.
+    """Return how many of `count` training images are held out: at least 1, at most `count` - 1.
 
     Args:
         share: Share to hold out; None: 1%, at most 10,000 images.
-        count: Number of training images.
+        count: Number of training images, at least 2.
     """
     wanted = min(count // 100, 10_000) if share is None else round(share * count)
     return max(1, min(wanted, count - 1))

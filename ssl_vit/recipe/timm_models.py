@@ -47,10 +47,17 @@ def network(name: str, args: Mapping[str, Any]) -> Any:
 
     Callers share the network, so nobody may change it.
 
+    Args:
+        name: Name of the architecture, such as `vit_tiny_patch16_224`.
+        args: Arguments of `timm.create_model`. Arguments with the value None, and arguments that do
+            not matter without a classifier, are left out.
+
     Raises:
-        ValueError: timm takes no such argument, or the argument must not be passed on.
+        ValueError: timm does not take one of the arguments, or an argument is a text with an
+            unknown value, which might be the path of a file.
     """
     taken = {key: value for key, value in args.items() if value is not None and key not in LEFT_OUT}
+    # networks are cached, and a text can be the key of a cache
     return _network(name, json.dumps(taken, sort_keys=True))
 
 
@@ -116,11 +123,16 @@ def describe(name: str, args: Mapping[str, Any]) -> TimmDescription:
     """Return a description of the Vision Transformer or Eva that timm builds from a name and
     arguments. Callers share the description and must not change it.
 
+    Args:
+        name: Name of the architecture, such as `vit_tiny_patch16_224`.
+        args: Arguments of `timm.create_model`.
+
     Raises:
         ValueError: timm has no such name, or the network is of another kind. The message says what
             is expected.
         UserError: A size is out of bounds.
     """
+    # descriptions are cached, and a text can be the key of a cache
     return _describe(name, json.dumps(args))
 
 
@@ -173,9 +185,14 @@ def _describe(name: str, arguments: str) -> TimmDescription:
     return TimmDescription(values, pool)
 
 
-def table_rule(name: str) -> dict[str, Any]:
-    """Return the arguments of timm's `resample_abs_pos_embed` with which timm loads weights of this
-    name.
+def find_position_resizing(name: str) -> dict[str, Any]:
+    """Return how timm resizes a table of position embeddings when it loads weights of this name.
+
+    For most names, the result is empty: timm uses the defaults of `resample_abs_pos_embed`. Only
+    for names with "flexi" or "radio", timm passes other arguments.
+
+    Returns:
+        {argument of `resample_abs_pos_embed`: value}.
     """
     if "flexi" not in name and "radio" not in name:
         return {}
@@ -239,23 +256,28 @@ def is_packed(state: Mapping[str, Any]) -> bool:
 
 def hidden_properties(net: Any) -> dict[str, Any]:
     """Return {name: value} for properties of a Vision Transformer that the names and shapes of
-    weights do not show.
+    weights do not show, such as the number of heads and the activation.
 
-    Return an empty dictionary for another kind of network.
+    Two networks with the same weights compute the same only if these properties are equal. Return
+    an empty dictionary for another kind of network.
     """
     block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):
         return {}
-    sizes: dict[str, Any] = {"model.heads": block.attn.num_heads}
+    properties: dict[str, Any] = {"model.heads": block.attn.num_heads}
     # true for timm's EvaBlockPostNorm and ResPostBlock
-    sizes["norms after the branches"] = "Post" in type(block).__name__
+    properties["norms after the branches"] = "Post" in type(block).__name__
     if eps := getattr(getattr(block, "norm1", None), "eps", None):
-        sizes["eps of the norms"] = eps
+        properties["eps of the norms"] = eps
     if act := getattr(getattr(block, "mlp", None), "act", None):
-        sizes["activation"] = repr(act)
-    for name, value in vars(getattr(net, "rope", None) or object).items():
+        properties["activation"] = repr(act)
+    rope = getattr(net, "rope", None)  # rotary positions
+    if not rope:
+        return properties
+    for name, value in vars(rope).items():
+        # the mode, and the grid of the last image size, are no properties of the network
         if name in ("training", "feat_shape") or name.startswith("_"):
             continue
         if isinstance(value, bool | int | float | str | tuple | list):
-            sizes[f"rope.{name}"] = list(value) if isinstance(value, tuple) else value
-    return sizes
+            properties[f"rope.{name}"] = list(value) if isinstance(value, tuple) else value
+    return properties

@@ -91,7 +91,9 @@ class ToolOptions(Keys):
 
     @property
     def given(self) -> Given:
-        """Values of recipes that were given with the options of the tool.
+        """Return the values of keys of recipes that the user gave together with the tool's options.
+
+        For example {"optim.lr": 0.001} for `ssl-vit pretrain optim.lr=0.001 --json`.
 
         Raises:
             UserError: As in `Unread.read`.
@@ -116,6 +118,9 @@ T = TypeVar("T", bound=ToolOptions)
 def parse(kind: type[T], arguments: Arguments) -> T:
     """Return the options of a tool, typed and checked, without looking up files or folders.
 
+    Keys of recipes among the arguments are kept as they are (`ToolOptions.unread`). They are read
+    when the tool needs them, because a plugin may have to run first and declare some of them.
+
     Args:
         kind: Options of the tool.
         arguments: Words of the command line, or arguments of a Python function.
@@ -127,22 +132,23 @@ def parse(kind: type[T], arguments: Arguments) -> T:
     known = kind.options()
     texts, rest = _split(kind, known, arguments.words)
     values = {key: _read(known[key], text) for key, text in texts.items()}
-    pairs = arguments.pairs
-    if pairs is not None:
-        for key in (*texts, *dict(pairs)):
+    recipe_pairs = None
+    if arguments.pairs is not None:
+        for key in (*texts, *dict(arguments.pairs)):
             if key in kind.command_line_only:
                 raise UserError(f"{key}: only for the command line. Leave out {key}.")
+        pairs = arguments.pairs
         add_pairs(values, ((key, _take(known[key], value)) for key, value in pairs if key in known))
-        # None stands for an option that is not given
+        recipe_pairs = [(key, value) for key, value in pairs if key not in known]
+        # An option with the value None counts as not given, unless it has another default
         values = {
             key: value
             for key, value in values.items()
             if value is not None or known[key].default is not None
         }
-        pairs = [(key, value) for key, value in pairs if key not in known]
-    unread = Unread(words.parse(rest), pairs)
-    if not kind.recipes:
-        _check_names(kind, dict(unread.texts) | dict(pairs or ()))
+    unread = Unread(words.parse(rest), recipe_pairs)
+    if not kind.recipes:  # the tool takes only some keys of recipes
+        _check_names(kind, dict(unread.texts) | dict(recipe_pairs or ()))
     for key, option in known.items():
         if option.required and key not in values:
             _raise_missing(kind, option)
@@ -178,10 +184,12 @@ def _take(option: Key, value: Any) -> Any:
             return read_list(option.name, value)
         if isinstance(value, os.PathLike):
             return [os.fspath(value)]
+        # the elements of a list option are texts, so that seeds=[0, 2] is the same as seeds=0,2
         return [option_text(convert(option, item)) for item in value]
     if isinstance(value, str | os.PathLike) and Path in option.types:
         return _read(option, os.fspath(value))
-    if isinstance(value, list | tuple) and str in option.types:  # seeds=[0, 2]
+    # an option that takes a text, which a user would type as [0,2]
+    if isinstance(value, list | tuple) and str in option.types:
         return option_text(value)
     return convert(option, value)
 
@@ -191,7 +199,9 @@ def _split(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the tool's own options as {key: text}, and the remaining words unchanged.
 
-    A word without `=` becomes the positional option.
+    A word without `=`, such as `runs/mpp`, is the value of the positional option: `init=runs/mpp`.
+    The positional option may belong to the tool or be a key of recipes, which then is among the
+    remaining words.
 
     Args:
         kind: Options of the tool.
@@ -202,32 +212,40 @@ def _split(
         UserError: An option of the tool is given twice, several words are not key=value, or a word
             with dashes is unknown.
     """
-    tool_words, rest, alone = [], [], []
+    tool_words, rest, positional_words = [], [], []
     for argument in arguments:
         typed, equals, text = argument.partition("=")
         key = typed.removeprefix("--")
         option = known.get(key)
-        if option and typed == option_name(option) and bool(equals) == (option.form != FLAG):
+        # a flag is typed without a value (--json), and every other option with one (out=runs)
+        needs_value = option is not None and option.form != FLAG
+        if option and typed == option_name(option) and bool(equals) == needs_value:
             tool_words.append(f"{key}={text if equals else 'true'}")
         elif typed.startswith("--"):
             raise UserError(
                 f"{argument}: unknown option, {suggest(typed, map(option_name, known.values()))}"
             )
         elif kind.positional and not _is_option(kind, argument):
-            alone.append(argument)
+            positional_words.append(argument)
         else:
             rest.append(argument)
-    if len(alone) > 1:
-        raise UserError(f"{' '.join(alone)}: expected a single {_word(kind)}")
-    place = tool_words if kind.positional in known else rest
-    place += [f"{kind.positional}={word}" for word in alone]
+    if len(positional_words) > 1:
+        raise UserError(f"{' '.join(positional_words)}: expected a single {_word(kind)}")
+    positional_options = [f"{kind.positional}={word}" for word in positional_words]
+    if kind.positional in known:
+        tool_words += positional_options
+    else:
+        rest += positional_options
     return words.parse(tool_words), rest
 
 
 def _is_option(kind: type[ToolOptions], argument: str) -> bool:
-    """Return whether an argument is key=value and not a path.
+    """Return whether an argument is key=value, and not the path of a file or folder.
 
-    For a tool that trains, the word for a sweep counts too. A path may have an equals sign in it.
+    A path may have an equals sign in it, such as `runs/lr=0.1`. An argument is key=value if the
+    tool takes the key or, for an unknown key, if no such path exists. Without an equals sign, only
+    the word `sweep` (`ssl-vit study sweep recipe=mpp optim.lr=0.1,0.2`) is no path, and only for
+    tools that take all keys of recipes.
     """
     key, equals, _ = argument.partition("=")
     if not equals:
@@ -239,22 +257,30 @@ def _is_option(kind: type[ToolOptions], argument: str) -> bool:
 def _check_names(kind: type[ToolOptions], given: Mapping[str, Any]) -> None:
     """Check that the tool uses all keys of recipes that the user gave.
 
+    The tool names the keys that it uses, with patterns such as `data.*` for every key of a group.
+
+    Args:
+        kind: Options of the tool.
+        given: {key: value} of the user, without the tool's own options.
+
     Raises:
-        UserError: The tool does not use a key.
+        UserError: A key does not exist, or the tool does not use it.
     """
-    used = [name for keys in kind.uses for name in keys.names]
-    groups = {name.partition(".")[0] for name in used}
-    words.check_keys(key for key in given if key.partition(".")[0] in groups and key not in used)
-    choices = [*map(option_name, kind.options().values()), *used]
-    wrong = [
-        f"{key}={option_text(value)}:"
-        f" {'not a key of this tool' if key in all_keys() else 'unknown option'},"
-        f" {suggest(key, choices)}"
-        for key, value in given.items()
-        if not any(fnmatchcase(key, name) for name in used)
-    ]
-    if wrong:
-        raise UserError(" ".join(wrong))
+    patterns = [name for keys in kind.uses for name in keys.names]
+    groups = {pattern.partition(".")[0] for pattern in patterns}
+    # First the groups that the tool uses. For a mistyped key (data.siz), `check_keys` names the
+    # nearest key of the group, and the second check would accept it as one of `data.*`.
+    words.check_keys(
+        key for key in given if key.partition(".")[0] in groups and key not in patterns
+    )
+    choices = [*map(option_name, kind.options().values()), *patterns]
+    errors = []
+    for key, value in given.items():
+        if not any(fnmatchcase(key, pattern) for pattern in patterns):
+            problem = "not a key of this tool" if key in all_keys() else "unknown option"
+            errors.append(f"{key}={option_text(value)}: {problem}, {suggest(key, choices)}")
+    if errors:
+        raise UserError(" ".join(errors))
 
 
 def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
@@ -272,14 +298,18 @@ def _word(kind: type[ToolOptions]) -> str:
 
 
 def _read(option: Key, text: str) -> Any:
-    """Convert the text of an option into a value."""
+    """Convert the text of a tool's option into a value: a list of texts, a path, or any other type.
+
+    Raises:
+        UserError: The text is no list, or no file or folder can have this path.
+    """
     if option.is_list:
         return read_list(option.name, text)
     if Path in option.types:
         if not is_path(text):
             raise value_error(option, text)
         return Path(text)
-    return words.read(option, text)
+    return words.read(option, text)  # as for a key of recipes
 
 
 def read_list(key: str, text: str) -> list[str]:

@@ -14,7 +14,8 @@ PLACES = (
     " file"
 )
 ENCODER = (
-    f"Encoder: {PLACES}. scratch,PLACE: the model and images of PLACE, with untrained weights."
+    f"Encoder: {PLACES}. scratch,PLACE, such as scratch,runs/mpp: the model and images of PLACE,"
+    " with untrained weights."
 )
 FIGURES = (
     "filters",
@@ -32,7 +33,7 @@ MOST_IMAGES = 2000  # images that figures are computed over by default
 Place = Annotated[str, Allowed(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
 IMAGES = "Images, chosen as for training (pretrain --help data)."
-SAME = "Same as for training (pretrain --help compute)."
+SAME = "These options are the same as for training (pretrain --help compute)."
 
 
 def flag() -> Any:

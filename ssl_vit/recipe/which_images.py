@@ -14,14 +14,15 @@ from .parsing import parse_path
 from .recipe_files import FileValues, without_group
 
 PLACES = ("data", "data.path", "data.hub")  # options that choose the images
-OTHERS = "give data=, data.path= or data.hub="
+OTHERS = "give data=, data.path= or data.hub="  # follows "For other images,"
 
 
 def image_keys() -> list[str]:
     """Return the keys of `data` that say which images a run uses and how the images are read.
 
     The other keys of `data` say how images are cropped, mixed and normalised, which each recipe
-    decides for itself.
+    decides for itself. A few keys for preprocessing, such as `data.channels`, also change how files
+    are read (READING) and are therefore returned.
     """
     others = {*MIXING, *PREPROCESSING} - {*READING}
     return [key for key in schema.all_keys() if key.startswith("data.") and key not in others]
@@ -42,11 +43,15 @@ def names_images_directly(values: Values) -> bool:
 
 
 def images_taken(source: InitSource, data: Data) -> str | None:
-    """Return a line that says which images are used if the options name none, or None for untrained
-    weights.
+    """Return the line that tells the user which images a run uses although the options name none.
 
-    The images are those of the run that made the initial weights. If that run is unknown, the
-    recipe's images are used and the line is a warning.
+    These are the images of the run that made the initial weights. If nothing is known about that
+    run, the recipe's images are used, and the line is a warning. Tools print the line when they
+    start. Return None for untrained weights, for which nothing needs to be said.
+
+    Args:
+        source: Initial weights.
+        data: Images that the run uses.
     """
     if source.is_scratch:
         return None
@@ -68,8 +73,14 @@ def without_images(known: Values) -> Values:
 
 
 def other_images(values: Values, known: Values) -> Values:
-    """Return the values of `data` for images that no preset describes: a name made from the path,
-    and the recipe's preprocessing.
+    """Return the values of `data` for images that no row of datasets.yaml describes.
+
+    These are the preprocessing of the recipe (`data.size`, `data.mean` and others), and a name made
+    from the path: `photos` for data.path=/home/me/photos, and `USER--NAME` for data.hub=USER/NAME.
+
+    Args:
+        values: {dotted key: value} of the user, with `data.path` or `data.hub`.
+        known: {dotted key: value} of the recipe file.
     """
     name = values.get("data.hub") or ""
     if values.get("data.path"):
@@ -86,45 +97,66 @@ def _preprocessing_of(known: Values) -> Values:
 
 
 def images_of_run(known: Values, images: Values) -> tuple[Values, Values]:
-    """Return how the images of a run are used, and which images they are.
+    """Return the values of `data` with which a new run uses the images of another run.
+
+    Args:
+        known: {dotted key: value} of the new run's recipe file.
+        images: {dotted key: value} of the group `data` of the other run.
 
     Returns:
-        The values of the images' preset or, without a preset, the recipe's preprocessing; and the
-            values of the run that say which images they are and how they are read.
+        How images are prepared (`data.size`, `data.mean` and others): the row of the data set in
+            datasets.yaml or, without a row, the values of the recipe file.
+        Which images they are and how they are read (`data.path`, `data.share` and others): the
+            values of the other run.
     """
     name = str(images.get("data.name"))
-    used = _preprocessing_of(known)
+    preprocessing = _preprocessing_of(known)
     if recipe_files.has_preset("data", name):
-        used = recipe_files.preset("data", name)
-    return used, {key: images[key] for key in image_keys() if key in images}
+        preprocessing = recipe_files.preset("data", name)
+    return preprocessing, {key: images[key] for key in image_keys() if key in images}
 
 
 def preprocessing_from_init(
     start: Values, file: FileValues, values: Values, data: str | None
 ) -> Values:
-    """Return the preprocessing that initial weights bring along.
+    """Return the preprocessing of images that a run takes over from its initial weights.
 
-    The normalisation is always taken. For a frozen encoder, the evaluation's resizing and cropping
-    are taken as well, unless the options or the recipe file give them. Encoders that are trained
-    are all evaluated as their recipe says.
+    The normalisation (`data.mean`, `data.std`) is always taken. The evaluation's resizing and
+    cropping (`data.eval_mode`, `data.eval_crop`) are taken only for a frozen encoder, and only if
+    neither the options nor the recipe file give them. Training uses the recipe's own cropping, so
+    that runs with different initial weights can be compared.
+
+    Args:
+        start: {dotted key: value} that the initial weights say about their model and images.
+        file: Values of the recipe file: of the presets that it names, and its own.
+        values: {dotted key: value} of the user.
+        data: NAME of data=NAME, if the user gave it.
     """
     brought = {key: value for key, value in start.items() if key.startswith("data.")}
     objective = values.get("objective", (file.presets | file.own).get("objective"))
     explicit: Collection[str] = values.keys()
     if data is None:  # with data=NAME, the preset replaces the values of the file
         explicit = explicit | file.own.keys()
-    if objective == "probe" and not {*CROPPING} & {*explicit}:
+    gives_cropping = not {*CROPPING}.isdisjoint(explicit)
+    if objective == "probe" and not gives_cropping:
         return brought
     return {key: value for key, value in brought.items() if key not in CROPPING}
 
 
 def fitting_channels(start: Values, known: Values, values: Values) -> Values:
-    """Return what initial weights say about images, without pixel values for a different number of
-    channels.
+    """Return what initial weights say about their model and images, as far as it fits the images.
+
+    If the run's images have another number of channels than the images of the weights, the keys
+    about pixels (`data.channels`, `data.range`, `data.mean`, `data.std`) are left out.
+
+    Args:
+        start: {dotted key: value} that the initial weights say.
+        known: {dotted key: value} of the recipe file.
+        values: {dotted key: value} of the user.
     """
     channels = start.get("data.channels", 3)
     wanted = (known | values).get("data.channels", channels)
     if not start or wanted == channels:
         return start
-    of_pixels = {f"data.{key}" for key in PIXEL_KEYS}
-    return {key: value for key, value in start.items() if key not in of_pixels}
+    pixel_keys = {f"data.{key}" for key in PIXEL_KEYS}
+    return {key: value for key, value in start.items() if key not in pixel_keys}

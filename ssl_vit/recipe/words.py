@@ -52,31 +52,39 @@ def parse(words: Iterable[str]) -> dict[str, str]:
 def read(key: Key, text: str) -> Any:
     """Convert the text of a key into a value, without checking whether the key may have this value.
 
-    A key that takes only texts gets the text. Other keys get what YAML 1.2 reads. A key that takes
-    texts and other types gets the text, unless the text is a number, or is true or false and the
-    key takes those. An empty text stays an empty text, because a shell produces one from a variable
-    that is not set. Double quotes make a text of null, none, true, false or a number, where the key
-    takes both: data.group='"none"'.
+    - A key that takes only texts gets the text: name=2024 gives "2024".
+    - A key that takes no texts gets what YAML 1.2 reads: optim.lr=1e-3 gives 0.001.
+    - A key that takes texts and other types gets a number for a number, and a text for a text:
+      data.validation=0.1 gives 0.1, data.validation=val gives "val".
+    - null and none give None if the key takes None.
+    - An empty text stays an empty text, which a shell makes of a variable that is not set.
+    - Double quotes turn null, none, true, false or a number into a text: data.group='"none"' gives
+      "none". Quotes around any other text are part of the text.
     """
     value = _read(key, text)
     inside = text[1:-1]
     is_quoted = str in key.types and inside and text[0] == text[-1] == '"'
-    return inside if is_quoted and read(key, inside) != inside else value
+    if is_quoted and read(key, inside) != inside:  # without quotes, it would be another type
+        return inside
+    return value
 
 
 def _read(key: Key, text: str) -> Any:
-    """Return `read` for a text in which quotes have no meaning."""
+    """Convert the text of a key into a value as `read` does, with quotes as part of the text."""
     if type(None) in key.types and text.lower() in NULLS:
-        return None
-    if not text.strip() or (key.types <= {str, Path, type(None)} and not key.is_list):
-        return text
+        return None  # data.group=none
+    takes_only_texts = key.types <= {str, Path, type(None)} and not key.is_list
+    if not text.strip() or takes_only_texts:
+        return text  # name=2024
     try:
         value = convert(key, yaml_word(text))
-    except ValueError:
+    except ValueError:  # no YAML; the check of the value names the error
         return text
-    keeps_text = str in key.types and not key.is_list
-    others = {int, float} | (key.types & {bool})
-    return text if keeps_text and type(value) not in others else value
+    if str not in key.types or key.is_list:
+        return value  # optim.lr=1e-3 or probe.shots=[1,5]
+    # The key takes texts and other types. true is a text if the key does not take true or false.
+    types_before_text = {int, float} | (key.types & {bool})
+    return value if type(value) in types_before_text else text
 
 
 def check_keys(
@@ -98,10 +106,13 @@ def check_keys(
             choices.
     """
     known = schema.all_keys() if known is None else known
-    typed = ("data.name", "model.name") if not where else ()
-    if unknown := [key for key in keys if key not in known or key in typed]:
-        named = " ".join(_unknown_key(key, [*others, *known]) for key in unknown)
-        raise UserError(f"{where}{named}")
+    # Users name a data set or model with data=NAME or model=NAME, which also gives the other keys
+    # of the group. Only files may have data.name, next to these other keys.
+    not_for_users = ("data.name", "model.name") if not where else ()
+    unknown = [key for key in keys if key not in known or key in not_for_users]
+    if unknown:
+        problems = " ".join(_unknown_key(key, [*others, *known]) for key in unknown)
+        raise UserError(f"{where}{problems}")
 
 
 def _unknown_key(key: str, known: Collection[str]) -> str:
@@ -112,10 +123,10 @@ def _unknown_key(key: str, known: Collection[str]) -> str:
     siblings = [name for name in known if name.startswith(f"{key.split('.')[0]}.")]
     if "." not in key and siblings:
         return f"{key} is a group of keys. Choose from: {', '.join(siblings)}."
-    # for example, lr for optim.lr, or every for the key of several groups
+    # the name without its group: `lr` for `optim.lr`, or `every` for `eval.every` and `probe.every`
     if near := [name for name in known if name.rpartition(".")[2] == key]:
         return f"unknown key {key}; did you mean {' or '.join(near)}?"
-    # names of keys outside groups, and of groups followed by a dot
+    # keys outside groups, such as `seed`, and groups with a dot, such as `optim.`
     tops = {"".join(name.partition(".")[:2]) for name in known}
     near = difflib.get_close_matches(key, known, n=1)
     return f"unknown key {key}; {suggest(key, near or siblings or sorted({*tops, 'recipe'}))}"
@@ -136,7 +147,11 @@ def write(key: str, value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value in the form that a user would type."""
+    """Return a value in the form that a user would type after `key=`.
+
+    `option_text` does this for simple values. Here, texts inside lists and mappings are also quoted
+    where needed: ["a b", "c"] becomes ["a b",c].
+    """
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_element, value))}]"
     if isinstance(value, Mapping):

@@ -139,7 +139,7 @@ def test_a_hang_is_given_up_while_weights_are_fetched(
     server.faults = [Fault(match, "hang")]
     assert "cannot be reached" in refused(InitSource(PLACE).fetch_export, "config.json")
     close_session()
-    assert hub_files._limit in get_session().event_hooks["request"]
+    assert hub_files._lower_timeouts in get_session().event_hooks["request"]
 
 
 @pytest.mark.parametrize("secret", [WRITER, "odd secret", "  odd secret \n"])

@@ -187,7 +187,7 @@ def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe)
     with use_plugin_rows(recipe.plugin_rows):
         metrics = _measured_metrics(tool, recipe)
         # also allowed: metrics of the course of training, although no report compares runs by them
-        allowed = [*metrics, *(metric.name for metric in all_metrics() if not metric.compared)]
+        allowed = [*metrics, *(metric.name for metric in all_metrics() if not metric.is_compared)]
         name = measure.rpartition("/")[2]
         is_of_task = not (name.startswith(PROBED) or _needs_probe(find_metric(name)))
         # the task of a plugin's pre-training may measure anything
@@ -210,7 +210,7 @@ def _measured_metrics(tool: str, recipe: Recipe) -> list[str]:
     probe_metrics = _online_probe_metrics(recipe)
     if tool == "pretrain":
         return [*probe_metrics, "loss"]
-    compared_metrics = [metric for metric in all_metrics() if metric.compared]
+    compared_metrics = [metric for metric in all_metrics() if metric.is_compared]
     classifier_metrics = [metric.name for metric in compared_metrics if not _needs_probe(metric)]
     return [*classifier_metrics, *probe_metrics]
 

@@ -86,7 +86,12 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def check(value: Any, kind: type[Kind]) -> Kind:
-    """Return the value as a record, or as another type with records inside.
+    """Check that a value from a JSON file has the expected keys and types, and return it typed.
+
+    Args:
+        value: Value from JSON, such as a dictionary.
+        kind: A record (a pydantic class of this folder, such as `Result`), or another type with
+            records inside, such as `list[Result]`.
 
     Raises:
         ValueError: The value does not fit. The message has one line and names the first wrong key.

@@ -69,9 +69,10 @@ class Measured(Record):
         return self.model_copy(update={"copies": copies}) if copies else self
 
     def interval(self, images: int) -> "Interval":
-        """Return the 95% interval of a share.
+        """Return the 95% interval of this metric, which must be a share such as an accuracy.
 
-        The interval covers the test images and, for few-shot, also the draws.
+        The interval says how far the accuracy may change with other test images. For a few-shot
+        accuracy, it also covers other random draws of the few training images, and was recorded.
 
         Args:
             images: Number of independent test images.
