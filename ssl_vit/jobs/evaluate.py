@@ -241,8 +241,9 @@ def _hidden_layer_reader(
 ) -> tuple[features.Reader, str]:
     """Return a function that computes the output of the hidden tanh layer in a run's classifier.
 
-    An untrained layer has the weights that the run began with. They depend on the order of the
-    draws from the run's seed, so the run's encoder is drawn first, as the run did, and discarded.
+    For the baseline of untrained weights, the layer gets the random weights that the run began
+    with. A run draws the weights of its encoder first and of this layer afterwards, both from its
+    seed. To draw the same weights for the layer, this function builds the encoder too.
 
     Args:
         net: Encoder, whose pooled feature is the input of the layer.
@@ -261,7 +262,7 @@ def _hidden_layer_reader(
         run_recipe = _read_recipe_of_run(init)
         if not is_trained and run_recipe is not None:
             torch.default_generator.manual_seed(run_recipe.seed)
-            encoder.build_backbone(run_recipe.model, run_recipe.data)
+            encoder.build_backbone(run_recipe.model, run_recipe.data)  # draws its weights first
         objective = heads.load_classifier(init, net, "probe.feature=hidden", is_trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         raise UserError(

@@ -287,19 +287,18 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
         run: Run with the recipe and the checkpoints.
 
     Returns:
-        What environment.json records about the weights: hashes and the cost of training them. For
-        a run with a checkpoint, this is what environment.json says already, but with the present
-        hashes of files that still exist. `Run.open` compares them with the recorded hashes, so that
-        changed files are noticed.
+        The entries of environment.json about the weights: hashes of the files, and the cost of
+        training the weights. A run with a checkpoint has recorded these entries already. Its hashes
+        are computed again, so that `Run.open` can compare them and notice a file that has changed.
     """
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(network, run.recipe.init_source)
-    facts = initial_weights(run.folder)
+    entries = initial_weights(run.folder)
     for source in run.recipe.sources().values():
-        hashes = source.identity()
+        hashes = source.identity()  # empty if the files no longer exist
         if hashes:
-            facts[source.kind] = facts.get(source.kind, {}) | hashes
-    return facts
+            entries[source.kind] = entries.get(source.kind, {}) | hashes
+    return entries
 
 
 def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:

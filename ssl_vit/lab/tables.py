@@ -207,8 +207,9 @@ def _measured_differences(verdict: Verdict, measure: Measure) -> ReportTable:
     )
     if any(row["over"] != SEEDS for row in rows):
         caption += (
-            " An interval over seeds and images is the smallest interval that contains both"
-            " Student's t interval over seeds and a bootstrap interval over seeds and images."
+            " Where an interval is marked as over seeds and images, two intervals were computed:"
+            " Student's t over seeds, and a bootstrap over seeds and images. The table shows the"
+            " smallest interval that contains both."
         )
     return ReportTable(pd.DataFrame(rows), caption, "interval", measure.digits)
 

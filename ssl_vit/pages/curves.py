@@ -104,10 +104,10 @@ def model_curves(curves: Curves) -> dict[str, Curve]:
 
 
 def charts(curves: Curves) -> list[Chart]:
-    """Return charts of all metrics whose values change, with the lines of their baselines.
+    """Return charts of all metrics whose values change.
 
-    The charts of FIRST_TITLES (loss and accuracy) come first. The metrics in a chart have the same
-    title, for example the loss of training images and the loss of held-out images.
+    A chart shows related metrics, for example the loss of training images and the loss of held-out
+    images, and a horizontal line for each of their baselines. Loss and accuracy come first.
     """
     by_title: dict[str, list[Line]] = {title: [] for title in FIRST_TITLES}
     for name, curve in model_curves(curves).items():

@@ -158,10 +158,12 @@ class Recipe(Keys):
         return group in type(self).model_fields or group in (self.model_extra or {})
 
     def values(self) -> Values:
-        """Return {dotted key: value} for the keys in use, in the order of `all_keys`.
+        """Return `{dotted key: value}` of the keys that the recipe's objective and target use.
+
+        The keys are in the order of `all_keys`.
 
         Raises:
-            UserError: A group of keys was replaced by an object of another type.
+            UserError: A group of keys holds a single value, for example after `recipe.data = 3`.
         """
         for name, info in type(self).model_fields.items():
             kind = info.annotation
@@ -169,8 +171,8 @@ class Recipe(Keys):
                 continue
             if not isinstance(getattr(self, name), kind):
                 raise UserError(
-                    f"{name}: expected a group of keys ({kind.__name__}) and no single value. Set"
-                    f" each key separately, as in {name}.KEY=VALUE."
+                    f"{name}: this is a group of keys ({kind.__name__}) and has no value of its"
+                    f" own. Set each key, as in {name}.KEY=VALUE."
                 )
         flat = flatten(self.model_dump(warnings=False))
         ranks = {key: rank for rank, key in enumerate(all_keys())}

@@ -239,7 +239,9 @@ def test_images_of_16_bits_without_a_range_are_refused_with_one() -> None:
     words = {"channels": 1, "mean": [0.5], "std": [0.2]}  # which leave nothing to be measured
     with pytest.raises(UserError, match=r"null: .* 5 images of test .* data\.range=\[200,3962\]"):
         check(*images, **words)
-    with pytest.raises(UserError, match=r"range=\[0,255\]: this range clips 9"):  # to an encoder of 8 bits
+    with pytest.raises(
+        UserError, match=r"range=\[0,255\]: this range clips 9"
+    ):  # to an encoder of 8 bits
         check(*images, why_no_range=check_pixels.RANGE_OF_ENCODER, **words)
     with pytest.raises(UserError, match=r"range=\[65534,65535\].* clips 0 of 100 "):
         complete(Data(channels=1), spread([65535]))

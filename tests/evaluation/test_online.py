@@ -167,7 +167,9 @@ def test_all_classes_are_learned_from_images_that_come_class_by_class(measures: 
 
 
 def doubt(root: Path) -> str:
-    return online.why_folders_are_not_classes(run_splits.load(Data(path=str(root))).train.all_rows())
+    return online.why_folders_are_not_classes(
+        run_splits.load(Data(path=str(root))).train.all_rows()
+    )
 
 
 def test_folders_of_a_few_images_may_be_no_classes(tmp_path: Path) -> None:

@@ -158,7 +158,11 @@ def test_the_limit_of_a_control_group_counts(line, file, tmp_path, monkeypatch):
 
 def test_a_larger_batch_and_an_evaluations_features_need_more_memory():
     small, large = (resolve(["recipe=mpp", f"optim.batch={batch}"]) for batch in (128, 512))
-    assert memory.LIBRARY_BYTES_ON_CPU < memory.memory_need(small, False) < memory.memory_need(large, False)
+    assert (
+        memory.LIBRARY_BYTES_ON_CPU
+        < memory.memory_need(small, False)
+        < memory.memory_need(large, False)
+    )
     # its tensors are not here
     assert memory.memory_need(small, gpu=True) == memory.memory_need(large, gpu=True)
     words = ["recipe=evaluate", "init=scratch", "model=vit_n8"]

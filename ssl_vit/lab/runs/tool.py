@@ -50,9 +50,8 @@ class RunTable:
     def frame(self) -> "DataFrame":
         """Runs as a pandas table with a row per run.
 
-        The columns are the content that `--json` prints, each metric, and each recipe key that
-        changes the computation and differs between these runs. The columns of the metrics replace
-        the nested `metrics` of the content.
+        The columns are what `--json` prints of a run, such as its name, state and cost, then each
+        metric, and each recipe key in which these runs differ and which can change a result.
         """
         from pandas import DataFrame
 
@@ -148,7 +147,9 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
     if metric not in metrics and not is_model_metric(metric):
-        raise UserError(f"best={metric}: a baseline cannot be ranked. Name a metric of the model.")
+        raise UserError(
+            f"best={metric}: this is a baseline, such as untrained weights. Name a metric."
+        )
     if metric not in metrics:
         raise UserError(
             f"best={metric}: no listed run has this metric ({suggest(metric, metrics)})"

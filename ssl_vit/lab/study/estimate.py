@@ -202,9 +202,10 @@ def sum_up(estimates: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
         `{name: sum}`: the number of `tasks`, their `exaflop`, `device_hours`, `price` and
             `disk_bytes`, then the number of tasks with unknown time (`untimed`) and with unknown
             exaFLOP (`uncounted`). Time and price are sums of the known values, or None if no value
-            is known. The exaFLOP are None if the exaFLOP of any task are unknown.
+            is known. The exaFLOP are None if operations could not be counted for some task.
     """
-    # if images is None, the number of evaluated images is unknown, but the work per image is known
+    # An evaluation without `images` has countable operations. Only its number of images is unknown,
+    # so the sum leaves it out
     uncounted = sum(run.exaflop is None and run.images is not None for run in estimates)
     return {
         "tasks": len(estimates),

@@ -672,9 +672,10 @@ class _Processes:
     def _remaining_seconds(self, now: float) -> float | None:
         """Estimate the seconds until all tasks have ended.
 
-        Each remaining task is expected to take as long as the finished tasks of its run on average,
-        for example with other seeds. The result is None if no task remains, or if the run of a
-        remaining task has no finished task.
+        Tasks of the same run of the study file, for example with different seeds, take about
+        equally long. Each remaining task is expected to take the mean time of the finished tasks of
+        its run.
+        The result is None if nothing remains, or if no task of that run has finished yet.
 
         Args:
             now: Current value of `time.monotonic()`.
@@ -693,5 +694,5 @@ class _Processes:
                 remaining.append(max(0.0, mean - elapsed.get(name, 0.0)))
         if not remaining:
             return None
-        # tasks share the slots evenly, but the end cannot be before the end of the longest task
+        # `self.parallel` tasks run at once. The study cannot end before its longest task
         return max([*remaining, sum(remaining) / self.parallel])

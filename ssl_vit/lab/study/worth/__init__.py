@@ -112,11 +112,11 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
     if existing_plan is not None:
         return existing_plan
     if not may_time:
-        text = "this study can be planned only after timing a few training steps, which dry=true"
-        remedy = "To time the steps and see the plan, type the command of the study with --check."
         raise UserError(
-            f"recipe={NAME}: {text} and the plan tool do not do. {remedy} On a cluster, do so in a"
-            " job that has the resources of a single task."
+            f"recipe={NAME}: this study can be planned only after timing a few training steps, and"
+            " neither dry=true nor the plan tool times steps. To time the steps and see the plan,"
+            " type the command of the study with --check. On a cluster, type it in a job that has"
+            " the resources of a single task."
         )
     if is_held(folder) and not options.check:
         raise UserError(

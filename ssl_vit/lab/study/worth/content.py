@@ -284,17 +284,22 @@ def _encoder_rates(size: StudySize) -> list[float]:
 
 
 def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> dict[str, Any]:
-    """Return `{run: settings}` of the tries of fine-tuning and of the run with the best values.
+    """Return the settings of two runs: `tune` tries values, and `final` uses the best of them.
 
-    In all but the smallest study, each setting is tried with and without mixup.
+    Each value is tried with and without mixup, except in the smallest study.
 
     Args:
-        part: Suffix of the runs' names: `""` with all labels, `"_fewer"` with shares of them.
+        part: End of both names: `""` if the runs use all labels, or `"_fewer"` if they use only a
+            share of the labels.
         start: Options of both runs, such as the initial weights.
         tries: `{key: values to try}`.
         size: Size of the study.
+
+    Returns:
+        `{name of the run: settings}`, for example for the names `tune` and `final`.
     """
-    if size.tries > min(RATES):
+    fewest_tries = min(RATES)  # in the smallest study
+    if size.tries > fewest_tries:
         tries = tries | {"data.mixup": MIXUP}
     return {f"tune{part}": start | {"try": tries}, f"final{part}": start}
 

@@ -214,12 +214,13 @@ def _is_network_key(key: str) -> bool:
 
 
 def _check_released(given: Values) -> None:
-    """Check that `released=` names an encoder whose network can be read from the encoder itself.
+    """Check that `released=` names a trained encoder that describes its own network.
 
-    For example, an export has a file that describes its network. Plain weights have none.
+    An export describes its network in a file, and a timm model in its name. A file with nothing but
+    weights cannot be used.
 
     Raises:
-        UserError: There is no such encoder, or `init=` names the same encoder.
+        UserError: `released=` names no such encoder, or `init=` names the same encoder.
     """
     place = given.get(RELEASED)
     if place is None:
