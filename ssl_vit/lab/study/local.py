@@ -674,8 +674,7 @@ class _Processes:
 
         Tasks of the same run of the study file, for example with different seeds, take about
         equally long. Each remaining task is expected to take the mean time of the finished tasks of
-        its run.
-        The result is None if nothing remains, or if no task of that run has finished yet.
+        its run. The result is None if nothing remains, or if no task of that run has finished yet.
 
         Args:
             now: Current value of `time.monotonic()`.
