@@ -34,8 +34,7 @@ def check_split(recipe: Recipe) -> None:
     metric, test = recipe.checkpoint.best, recipe.data.test
     # null means the validation split, if the data have one
     held_out = "validation" if recipe.data.validation is None else recipe.data.validation
-    are_names = isinstance(held_out, str) and isinstance(test, str)
-    if metric is None or not are_names:
+    if metric is None or not isinstance(held_out, str) or not isinstance(test, str):
         return
     if role(held_out) == role(test):
         raise UserError(

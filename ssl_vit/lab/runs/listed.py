@@ -220,7 +220,7 @@ class ListedRun:
         reading = self.measured[name]
         with use_plugin_rows(self.rows):
             # `measure_text` also says what differs from another metric: here from none
-            name = measure_text(reading, most=reading)
+            name = measure_text(reading, largest=reading)
             return f"{name} {value_with_fresh(reading)}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
