@@ -98,7 +98,7 @@ def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     The memory is the memory of the GPU, or the process's share of the machine's memory. On a GPU,
     attention is computed by a fused kernel, which does not store the attention maps.
     """
-    # `fitting_images` takes half of the memory for activations
+    # `largest_device_batch` takes half of the memory for activations
     if accelerator.device.type == "cuda":
         memory = torch.cuda.get_device_properties(accelerator.device).total_memory
         return costs.largest_device_batch(recipe, memory, fused=True)
