@@ -94,6 +94,9 @@ def measure(
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
         """Classify the labelled images of a split by the probe of each learning rate.
 
+        The network, the images and the accelerator are those of the call of `measure`. `read`
+        (above) returns the network's tokens.
+
         Args:
             source: Split with M labelled images.
             fitted: Probes of G learning rates.

@@ -156,16 +156,17 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
     totals = {"": encoder_counts.total_G3C, "majority_": encoder_counts.commonest_3C[None]}
     if fresh is not None:
         totals[FRESH] = fresh.total_G3C
+    # G is 1: these counts are of the chosen learning rate alone, or of the commonest class
     values = {prefix: scores(total_G3C) for prefix, total_G3C in totals.items()}
-    # `count_copies` also counts the copies of an image whose labels differ. Masks are not compared
-    # here, so all images get the same label, 0
+    # `count_copies` also counts the images whose copies have different labels. The labels here are
+    # masks, which are not compared. Therefore all images get the same label, 0
     same_label_M = np.zeros_like(encoder_counts.content_M)
     copies = count_copies(encoder_counts.content_M, same_label_M)
     images = len(encoder_counts.image_M3C)
     metrics: dict[str, Measured] = {}
     for name in SCORES:
         for prefix, scores_by_name in values.items():
-            (value,) = scores_by_name[name].tolist()  # the score at the chosen learning rate
+            (value,) = scores_by_name[name].tolist()
             entry = Measured(value=value, split="test", n=images)
             metrics[prefix + name] = entry.with_copies(copies)
     distinct = copies.distinct if copies else images

@@ -194,8 +194,8 @@ def search(
 
     Returns:
         For each query, the images with the highest cosine similarity, best first; and the
-        similarities of all pairs among the images of `_sample_images`, or None if fewer than two of
-        them could be read.
+        similarities of all pairs among at most SAMPLED random images, which show how similar two
+        images usually are (None if fewer than two of the random images could be read).
     """
     sampled_S = _sample_images(sum(shard.last - shard.first for shard in shards))
     query_QD = normalize(query_QD)
@@ -206,8 +206,8 @@ def search(
         row_M, x_MD = decode(shard.file)  # rows in the split
         if len(row_M):
             x_MD = normalize(x_MD)
-            number_M = shard_start + row_M - shard.first  # among the images of all shards
-            is_sampled_M = np.isin(number_M, sampled_S)
+            index_in_all_shards_M = shard_start + row_M - shard.first
+            is_sampled_M = np.isin(index_in_all_shards_M, sampled_S)
             sample.append(x_MD[is_sampled_M])
             similarities.append(query_QD @ x_MD.T)
             image_rows += [(shard.split, row) for row in row_M.tolist()]

@@ -220,7 +220,8 @@ def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe,
         return probe, ""
     label_N = source.label_of(np.arange(len(source)))
     label_L = torch.from_numpy(label_N[label_N >= 0])
-    # Only for its error: raised if the smallest class is too small for every number of shots
+    # Called only because it raises an error if the smallest class has too few images even for the
+    # smallest number of shots
     probes.sample_shots(label_L, min(probe.shots), classes, SEED, source.classes)
     images_C = label_L.bincount(minlength=classes)[:classes]
     smallest = int(images_C.argmin())

@@ -98,7 +98,8 @@ class EvaluationImages:
                 allows.
         """
         names: list[str] = []
-        self.forwarded += images  # result.json states how many images an evaluation requested
+        # Count all requested images, also those that turn out to be unreadable, for result.json
+        self.forwarded += images
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)
             if self.accelerator.is_main_process:

@@ -164,10 +164,11 @@ class OnlineProbes:
                 yield f"{PROBE}{FRESH}{name}", accuracy(of_fresh[name])
 
     def compare(self, network: Backbone, step: int) -> None:
-        """Measure the baselines once, and store the results in the run's folder.
+        """Measure the baselines with which the encoder is compared, and store the results.
 
-        A resumed run reads the stored results if it probes the same images with the same options.
-        All processes call this method.
+        The baselines are measured once, for example an encoder with untrained weights. A resumed
+        run reads the results from the run's folder if it probes the same images with the same
+        options. All processes call this method.
 
         Args:
             network: Encoder of the run.
@@ -175,7 +176,8 @@ class OnlineProbes:
         """
         self.has_compared = True
         path = self.run.folder / COMPARED
-        # The probes' options, the numbers of images, and the number of skipped held-out images
+        # Stored results are used only if three things are equal: the probes' options, the numbers
+        # of images, and how many held-out images are skipped before the first measured image
         conditions = json.dumps([self.probe.model_dump(), *self.images, self.first])
         stored = broadcast_from_main(self.accelerator, lambda: _read_results(path, conditions))
         if stored is not None:
@@ -369,8 +371,9 @@ def _hash_images(batches: Iterable[Batch]) -> list[str]:
 def why_folders_are_not_classes(source: Source) -> str:
     """Return the reason why the folders of images are probably not classes, "" if they may be.
 
-    Folders whose names are all dates are probably not classes. Nor are folders of which half have
-    fewer than FEW_PER_CLASS images. The reason is also "" if labels do not come from folders.
+    Folders are probably not classes if their names are all dates, or if the median number of images
+    in a folder is smaller than FEW_PER_CLASS. The reason is also "" if labels do not come from
+    folders.
 
     Args:
         source: Images with labels.
@@ -523,8 +526,8 @@ def _options_for_more_labelled(recipe: Recipe, splits: Splits) -> list[str]:
     options = [option] if option else []
     has_unlabelled = len(labelled_images(splits.train)) < len(splits.train)
     may_hold_out_unlabelled = recipe.data.validation_from != "labelled"
-    # data.validation_from matters only for a share of the training images: the share that the
-    # recipe has now, or the share that the option above sets
+    # data.validation_from has an effect only if data.validation is a share of the training images.
+    # It is a share already, or becomes a share with the option above
     is_share = isinstance(recipe.data.validation, float)
     if has_unlabelled and may_hold_out_unlabelled and (options or is_share):
         options.append("data.validation_from=labelled")

@@ -377,7 +377,8 @@ def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
 
     Batches are cut from an endless sequence of epochs, each a permutation of `length` rows.
     """
-    # Blocks of DRAWN_AT_ONCE batches are drawn together, and the last block is kept
+    # Batches are drawn in blocks of DRAWN_AT_ONCE. `_draw_block` caches the block that it drew
+    # last, because the next steps need the same block
     block, index_in_block = divmod(step, DRAWN_AT_ONCE)
     return _draw_block(block, batch, length)[index_in_block]
 

@@ -139,7 +139,9 @@ def _suggest_more_held_out(recipe: Recipe, needed: int) -> str:
     # A stream holds out a number of images, not a share
     shares = [] if recipe.data.stream else [LARGE_SHARE, 0.5]
     for share in shares:
-        with suppress(UserError):  # for instance, groups may be too large
+        # An error means that this share is impossible, for instance because the images of a group,
+        # which stay in one split (data.group), are too many
+        with suppress(UserError):
             larger = run_splits.load(recipe.data.model_copy(update={"validation": share}))
             if len(drop_unlabelled(recipe, larger).validation) >= needed:
                 return f"Use data.validation={share:g}."
@@ -163,8 +165,8 @@ def count_measured_images(
     Args:
         recipe: Recipe of the run or evaluation.
         splits: Images of the run or evaluation.
-        held_out: Number of held-out images that a training run has read. Smaller than the number of
-            images to read if some are unreadable. None: not read yet, so all of them count.
+        held_out: Number of held-out images that a training run has read, without unreadable
+            images. None: no image has been read yet, so all held-out images to read count.
 
     Returns:
         {split: number of images}.
@@ -173,7 +175,7 @@ def count_measured_images(
     if recipe.trains:
         images = held_out_images(recipe, splits) if held_out is None else held_out
         counts[held_out_split(recipe)] = images
-    elif describe_held_out_choices(recipe):
+    elif describe_held_out_choices(recipe):  # not empty if it chooses a learning rate
         counts[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
     if splits.test is not None:
         counts["test"] = len(measured_images(recipe, splits.test))
