@@ -169,8 +169,8 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
     """Check that the keys of model= describe a timm Vision Transformer correctly.
 
     The keys are class_token, registers, layer_scale, qk_norm, activation, mlp, positions and patch.
-    A key that the names and shapes of the weights do not show is not checked, such as `mlp` of
-    blocks with parallel branches.
+    A key is checked only if the names and shapes of the weights show its value. For example, they
+    do not show `mlp` of blocks with parallel branches, so it is not checked.
 
     Args:
         backbone: The network of timm.

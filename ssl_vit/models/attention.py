@@ -158,10 +158,11 @@ def choose_attention(network: nn.Module) -> None:
 
 
 def enable_wanted_tokens(blocks: nn.Sequential | nn.ModuleList) -> None:
-    """Let the last block compute only wanted tokens, by making it this module's `Block`.
+    """Make the last block able to compute only some of the tokens, for example the masked patches.
 
-    The weights stay the same. Nothing changes unless the last block is exactly timm's class `Block`
-    and has a QueryAttention.
+    Its class becomes this module's `Block`, whose `forward` takes the indices of the tokens to
+    compute, `wanted_BK`. The weights stay the same. Nothing changes unless the last block is
+    exactly of timm's class `Block` and has a QueryAttention.
 
     Args:
         blocks: The blocks of a network of timm. The last block is changed in place.

@@ -104,14 +104,21 @@ def fit_positions(
 
 
 def _count_prefix_positions(rows: int, encoder: Encoder) -> int:
-    """Guess the number of rows of a position table that belong to prefix tokens.
+    """Guess how many rows of a position table belong to prefix tokens.
 
-    Either all prefix tokens have a row or none has. The rows do not say which, but all other rows
-    belong to patches. The guesses, in this order:
-    1. The patches have the encoder's grid, and the prefix tokens have rows, or else have none.
-    2. The patches have another square grid. The prefix tokens have rows if they have rows in the
-       encoder's own table, or else have none, or else have rows.
-    3. The table is no square grid. The result is that of the encoder's own table.
+    Prefix tokens are the class token and the registers. Either each of them has a row, or none of
+    them has. All other rows belong to patches, and the numbers below are tried in this order.
+
+    First, the number is accepted if exactly the encoder's patches remain:
+    1. the number of prefix tokens
+    2. 0
+
+    Then, it is accepted if a square number of rows remains, as for another size of image:
+    3. the number in the encoder's own table: the number of its prefix tokens, or 0
+    4. 0
+    5. the number of prefix tokens
+
+    If all are rejected, the result is the number in the encoder's own table.
 
     Args:
         rows: Number of rows of the table.
@@ -120,11 +127,11 @@ def _count_prefix_positions(rows: int, encoder: Encoder) -> int:
     for prefix in (encoder.prefix, 0):
         if rows - prefix == encoder.patches:
             return prefix
-    prefix_of_encoder = 0 if encoder.backbone.no_embed_class else encoder.prefix
-    for prefix in (prefix_of_encoder, 0, encoder.prefix):
+    prefix_in_own_table = 0 if encoder.backbone.no_embed_class else encoder.prefix
+    for prefix in (prefix_in_own_table, 0, encoder.prefix):
         if _is_square(rows - prefix):
             return prefix
-    return prefix_of_encoder
+    return prefix_in_own_table
 
 
 def _is_square(number: int) -> bool:

@@ -83,8 +83,14 @@ def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
     if isinstance(rope, RotaryEmbeddingDinoV3):
         return rope.get_embed(list(grid))
     names = (
-        *("dim", "max_res", "temperature", "linear_bands", "in_pixels", "ref_feat_shape"),
-        *("grid_offset", "grid_indexing"),
+        "dim",
+        "max_res",
+        "temperature",
+        "linear_bands",
+        "in_pixels",
+        "ref_feat_shape",
+        "grid_offset",
+        "grid_indexing",
     )
     settings = {name: getattr(rope, name) for name in names}
     if getattr(rope, "rotate_half", False):

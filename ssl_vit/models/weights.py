@@ -44,13 +44,15 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     Args:
         encoder: The network to load weights into.
         init: Where the weights come from.
-        exported: Whether the encoder will be exported. If so, its layer norms get their old eps
-            back after loading, because timm's config.json cannot state the eps of the weights.
+        exported: Whether the encoder will be exported. Loading sets the eps of the layer norms to
+            the eps that the weights were trained with. An export in timm's format cannot state
+            this eps, so an encoder that will be exported gets the eps back that it had before.
 
     Returns:
-        Entries of environment.json, or nothing for scratch. "init" holds a hash of the weights and
-        the `InitSource.identity`, so that a resumed run notices a change. "before" holds the cost
-        of the run that made the weights.
+        Entries for environment.json, empty for scratch: "init" and "before". "init" has a hash of
+        the weights and `InitSource.identity`, so that a resumed run notices if the weights have
+        changed. "before" has the cost of the run that trained the weights, for example
+        {"exaflop": 3.1, "device_hours": 2.0}.
 
     Raises:
         UserError: See `load_weights`, or the folder of the run that made the weights is damaged.
@@ -285,7 +287,7 @@ class LoadedWeights(NamedTuple):
 
 
 def _open(init: InitSource) -> LoadedWeights:
-    """Read weights that timm has published (timm:NAME), of an export, or of a .npz file."""
+    """Read weights from timm (timm:NAME), from an export, or from a .npz file."""
     # Raises an error if the source does not exist. The folder is None for timm:NAME and .npz files
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
@@ -399,7 +401,12 @@ def _from_npz(init: InitSource) -> LoadedWeights:
     model = Model(patch=patch, width=width, depth=depth, heads=heads, mlp=mlp)
     backbone: Any = timm.create_model(model.timm, num_classes=0, **build_timm_args(model, size))
     backbone.load_pretrained(init.place)
-    return LoadedWeights(backbone.state_dict(), [0.5] * 3, [0.5] * 3, {"model.heads": heads})
+    return LoadedWeights(
+        backbone.state_dict(),
+        mean=[0.5] * 3,
+        std=[0.5] * 3,
+        hidden_properties={"model.heads": heads},
+    )
 
 
 def _check_sizes(option: str, loaded: Mapping[str, Any], model: Mapping[str, Any]) -> None:
