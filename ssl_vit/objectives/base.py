@@ -148,15 +148,14 @@ class Objective(RequiresMethods):
     def forward(self, batch: Batch) -> Output: ...
 
     def teachers(self) -> dict[str, Backbone]:
-        """Return the frozen networks whose weights an option of the recipe names.
+        """Return the frozen networks, each under the option that says where its weights come from.
 
-        For example, `distill.teacher` names the weights of the network that is distilled. A new run
-        loads them into the network before the first step. Checkpoints contain the network, so a
-        resumed run does not read them again.
+        In the example {"distill.teacher": network}, a new run reads the weights that the option
+        `distill.teacher` names, and loads them into the network before the first step. Checkpoints
+        contain the network, so a resumed run does not read the weights again.
 
         Returns:
-            {option: network}, for example {"distill.teacher": network}. The option is declared with
-            `key(names_weights=True)`.
+            {option: network}. The option is declared with `key(names_weights=True)`.
         """
         return {}
 
@@ -361,12 +360,14 @@ def check_output(objective: Objective, output: Output) -> None:
             near = suggest(name, known)
             raise UserError(
                 f"{place}: metric {name} is not declared. "
-                f"Add Metric({name!r}) to the metrics of the declaration ({near})."
+                f"Add Metric({name!r}) to the metrics of the declaration, or return a declared "
+                f"metric ({near})."
             )
     if "loss" not in output.metrics:
         names = ", ".join(output.metrics) or "{}"
         raise UserError(
-            f"{place}: the metric loss is missing among the metrics {names}. Return a metric loss."
+            f"{place}: the metric 'loss' is missing among the metrics {names}. "
+            "Return a metric with the name 'loss'."
         )
 
 
@@ -403,8 +404,8 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
             near = suggest(name, [declared.name for declared in all_baselines()])
             raise UserError(
                 f"{describe_plugin_class(objective)}: baseline {name} is not declared. "
-                "The metrics of a declaration list baselines too. "
-                f"Add Baseline({name!r}, ...) to these metrics ({near})."
+                f"Add Baseline({name!r}, ...) to the metrics of the declaration, or return a "
+                f"declared baseline ({near})."
             )
         # A baseline has the unit of the metrics that it is compared with
         compared_metric = baseline.compared_with[0]
@@ -418,8 +419,9 @@ def check_share(objective: Objective, name: str, value: float, metric: str) -> N
         objective: The objective that the error message names.
         name: Name of the metric or of the baseline.
         value: The value to check.
-        metric: Name of the metric that states the unit of the value. This is `name` itself, or for
-            a baseline, whose declaration has no unit, a metric that it is compared with.
+        metric: Name of the metric whose declaration states the unit of the value. For a metric, it
+            is `name` itself. A baseline is declared without a unit, so for a baseline it is a
+            metric that the baseline is compared with.
 
     Raises:
         UserError: The value is out of range.
@@ -439,6 +441,7 @@ def describe_plugin_class(objective: Objective) -> str:
     This is the class of the objective or of its target, if a plugin (a user's Python file) defines
     it. Without a plugin, it is the class of the objective.
     """
+    # Objectives and targets are the subclasses of RequiresMethods
     modules = [module for module in objective.modules() if isinstance(module, RequiresMethods)]
     plugin_classes = [type(module) for module in modules if is_from_plugin(type(module))]
     return describe_class(plugin_classes[0] if plugin_classes else type(objective))

@@ -72,7 +72,8 @@ class Settings:
         declared = declaration.target(self.target)
         built = cast(Target, declared.build(self, encoder))
         _check_built(declared, built, Target)
-        built.drawn = declared.drawn  # figures read from the target how its values are drawn
+        # Captions of figures use this text, which says how the target's values are drawn
+        built.drawn = declared.drawn
         return built
 
 

@@ -92,10 +92,10 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:
-    """Draw the patch that replaces each corrupted patch if its kind is RANDOM, int64 (B, K).
+    """Draw a patch for each corrupted patch, which replaces it if its kind is RANDOM.
 
     All other patches of the image or of the device batch are equally likely. If there is no other
-    patch, the corrupted patch is returned.
+    patch, the corrupted patch itself is returned.
 
     Args:
         key_B1: Random streams of the images, int64.
@@ -104,7 +104,7 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
         source: "image" or "batch".
 
     Returns:
-        Rows of the batch's (B N) embeddings, image after image.
+        The drawn patches, int64 (B, K): rows of the batch's embeddings (B N, D), image after image.
     """
     images = len(key_B1)
     corrupted_row_BK = corrupted_BK + patches * torch.arange(images, device=key_B1.device)[:, None]
@@ -117,7 +117,8 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
     if candidates == 1:
         return corrupted_row_BK
     # Draw one of the candidates except the corrupted patch itself: draw from one row less, then add
-    # 1 to the rows from the corrupted patch's row on, so that this row is skipped
+    # 1 to the rows from the corrupted patch's row on, so that this row is skipped. Patch p draws
+    # with its counter 3 p + 2 (see `corruption_order`)
     drawn_row_BK = first_row_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, candidates - 1)
     return drawn_row_BK + (drawn_row_BK >= corrupted_row_BK).long()
 
@@ -140,21 +141,24 @@ def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Ten
             patches: Xie et al., 2022, section 3.2). 1 corrupts single patches.
     """
     index_N = torch.arange(patches, device=key_B1.device)
-    # A counter selects a number of the image's random stream. Patch p has three counters: 3 p for
-    # its order, 3 p + 1 for its kind (`_kinds`) and 3 p + 2 for its source (`_sources`)
+    # A counter selects a number of the image's random stream:
+    #   3 p, 3 p + 1, 3 p + 2  order, kind (`_kinds`) and source (`_sources`) of patch p
+    #   3 N + p                order of the square whose first patch is p
+    #   3 N + 4 m and on       height, width, top and left of rectangle m (`_blocks`)
     hash_BN = rng.bits(key_B1, 3 * index_N)
     if shape == "patches" and side == 1:
         return hash_BN
     grid = math.isqrt(patches)
     if shape == "patches":
         # All patches of a square get the same random number, by the counter of its first patch
-        row_N = index_N // grid // side * side
-        column_N = index_N % grid // side * side
-        slot_N = 3 * patches + row_N * grid + column_N
-        group_BN = rng.top_bits(rng.bits(key_B1, slot_N), 31)
+        first_row_N = index_N // grid // side * side
+        first_column_N = index_N % grid // side * side
+        counter_N = 3 * patches + first_row_N * grid + first_column_N
+        group_BN = rng.top_bits(rng.bits(key_B1, counter_N), 31)
     else:
         group_BN = _blocks(key_B1, index_N, grid)
-    # Order by group first, and by hash within a group
+    # The group of a patch, its square or rectangle, is in the upper bits. So patches are ordered by
+    # group first. Within a group, the 31 bits of the patch's own hash decide
     return (group_BN << 31) | rng.top_bits(hash_BN, 31)
 
 

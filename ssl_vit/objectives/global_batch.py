@@ -29,8 +29,9 @@ def rank() -> int:
 def gather(x_BC: Tensor) -> Tensor:
     """Return the rows (G, C) of all processes, in the order of processes, without a gradient.
 
-    All processes must call this function together. A tensor on the meta device is returned as it
-    is: it has no values, and each process uses it by itself to count the operations of a step.
+    All processes must call this function together. The exception is a tensor on the meta device,
+    which has no values and is returned as it is: a process uses such tensors to count the
+    operations of a step, without the other processes.
     """
     num_processes = processes()
     if num_processes == 1 or x_BC.is_meta:

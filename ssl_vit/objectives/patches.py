@@ -74,7 +74,8 @@ class PatchPrediction(Objective):
 
         The baselines are simple predictions, such as the mean of the neighbours. They are compared
         with the network's metrics on masked patches (`loss_masked`), of which the network sees
-        nothing. The network sees a kept patch itself, and a false patch in place of a random one.
+        nothing. Patches of kind KEEP are left out because the network sees them. Patches of kind
+        RANDOM are left out because the network sees another patch in their place.
         """
         drawn = self.sample_corruption(batch)
         shape = (len(batch.key), self.encoder.patches)

@@ -228,9 +228,9 @@ def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
 
     KoLeo is -log of the distance between an image's feature and the nearest feature of another
     image in the group, both scaled to length 1 (Sablayrolles et al., 2019, equation 2; DINOv2:
-    Oquab et al., 2024). Both features get a gradient. As in the authors' `KoLeoLoss`, KOLEO_EPS is
-    added to each channel of the difference of two features, and to the distance. The loss of a
-    single image is 0.
+    Oquab et al., 2024). The gradient flows into both features. As in the authors' `KoLeoLoss`,
+    KOLEO_EPS is added to each channel of the difference of two features, and to the distance. The
+    loss of a single image is 0.
 
     Args:
         x_BC: Features of the images.

@@ -40,7 +40,7 @@ class Teacher(nn.Module):
 def pair_parameters(
     *copies: tuple[nn.Module, nn.Module],
 ) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """Yield the pairs (running average, averaged weight) of all trained weights.
+    """Yield the pairs (running average, weight that it follows) of all trained weights.
 
     Args:
         *copies: Pairs (copy, source) of modules with the same architecture.

@@ -451,7 +451,7 @@ NOT_SO = [
     ("turned", "def forward(", "def forwards(", "Network: methods .*forward"),
     ("turned", "loss.mean(), {", "loss, {", r"Network: the loss has shape \(\d+,\)"),
     ("turned", PAIR, '"upright": upright', r"Network: metric upright .*\(sum, count\)"),
-    ("turned", LOSS, "", "Network: the metric loss is missing"),
+    ("turned", LOSS, "", "Network: the metric 'loss' is missing"),
     ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt .*did you mean upright"),
     ("turned", "loss.mean(), {", "loss.mean().detach(), {", "Network: the loss has no gradient"),
     ("turned", "return Network()", "Network()", "Turned: build returns NoneType"),

@@ -70,13 +70,14 @@ class MaskedSelfDistillation(SelfDistillation):
         order_XN = corruption.corruption_order(key_X1, patches, "blocks", 1)
         # Sorting twice gives the rank of each patch in the order
         rank_XN = order_XN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
-        # Counter of a random number of the view. `corruption_order` uses lower counters: three for
-        # each patch and four for each rectangle
-        slot = 3 * patches + 4 * corruption.BLOCKS + 4
+        # Counter of the view's first random number beyond those of `corruption_order`, which uses
+        # three for each patch and four for each rectangle. The last 4 counters are not used, and
+        # leaving out this 4 would change the masks of all runs
+        counter = 3 * patches + 4 * corruption.BLOCKS + 4
         low, high = self.rates
-        count_X1 = low + rng.integers(key_X1, slot, high - low + 1)
+        count_X1 = low + rng.integers(key_X1, counter, high - low + 1)
         # Probabilities are compared in integers, in units of 2^-24
-        is_whole_X1 = rng.integers(key_X1, slot + 1, 1 << 24) < round(self.whole * 2**24)
+        is_whole_X1 = rng.integers(key_X1, counter + 1, 1 << 24) < round(self.whole * 2**24)
         return (rank_XN < count_X1) & ~is_whole_X1
 
     def teacher_logits(self, teacher_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:

@@ -71,10 +71,14 @@ class BlockMasks(nn.Module):
         number_M = torch.arange(self.blocks, device=key_B.device)
         covers_BMN = self._draw_blocks(key_B1, number_M, self.target_S2)
         target_BMK = self._trim_blocks(key_B1, number_M, covers_BMN)
-        # The context block is drawn like a target block whose number follows the last
+        # The context block is drawn as block M, after the target blocks 0 .. M-1, so that it has
+        # random numbers of its own
         in_context_BN = self._draw_blocks(key_B1, number_M[-1:] + 1, self.context_S2)[:, 0]
-        # The encoder sees the patches of the lowest ranks. Rank 0: in the context block. 1: in no
-        # block. 2: in a target block, but not predicted. 3: predicted, and never seen
+        # The encoder sees the patches of the lowest ranks. The ranks of a patch are
+        #   3 if it is predicted, and never seen,
+        #   2 if it is in a target block, but not predicted,
+        #   1 if it is in no block,
+        #   0 if it is in the context block alone
         rank_BN = torch.where(covers_BMN.any(1), 2, (~in_context_BN).long())
         rank_BN = rank_BN.scatter(1, target_BMK.flatten(1), 3)
         return Blocks(self._select_visible(key_B1, rank_BN), target_BMK)
@@ -111,7 +115,8 @@ class BlockMasks(nn.Module):
         """
         patches = self.side**2
         index_N = torch.arange(patches, device=key_B1.device)
-        # The fourth random number of block m, after those of `_draw_blocks`, is 0 or 1
+        # Counter SLOTS m + 3 of block m, after three counters in `_draw_blocks`, gives 0 (the first
+        # K patches) or 1 (the last K patches, which come first in descending order)
         from_last_BM = rng.integers(key_B1, SLOTS * number_M + 3, 2) == 1
         order_BMN = torch.where(from_last_BM[..., None], patches - 1 - index_N, index_N)
         order_BMN = torch.where(covers_BMN, order_BMN, patches)  # patches outside come last

@@ -18,10 +18,10 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
     A size that several pairs of area and aspect produce is listed several times. Therefore a random
     entry of the list is distributed like the size for a random area and a random aspect.
 
-    Sizes are rounded to whole patches as in the authors' multiblock.py (`_sample_block_size`). All
-    blocks are later trimmed to the number of patches of the smallest size in the list. So that this
-    number is not too small, sizes with fewer patches than the smallest area are left out. If
-    rounding makes all sizes smaller than that, only the largest sizes are kept.
+    Sizes are rounded to whole patches as in the authors' multiblock.py (`_sample_block_size`), and
+    rounding can make them smaller than the smallest area. Only sizes with at least the patches of
+    the smallest area are kept. If there are none, the sizes with the most patches are kept. The
+    reason is that all blocks are later trimmed to the smallest size in the list.
 
     Args:
         side: Side of the image, in patches.
@@ -45,6 +45,7 @@ def _size(side: int, area: float, aspect: float) -> Size:
 
 
 def _between(bounds: list[float], share: float) -> float:
+    """Interpolate between two bounds: share 0 gives the first bound, share 1 the second."""
     return bounds[0] + share * (bounds[1] - bounds[0])
 
 

@@ -33,7 +33,7 @@ class JointDeclaration(ObjectiveDeclaration):
         if not (weights.mpp or weights.supervised):
             raise recipe.error(
                 "joint.mpp=0 joint.supervised",
-                "both weights are 0. Use at least one weight above 0.",
+                "both weights are 0, so nothing would be trained. Set at least one weight above 0.",
                 "0",
             )
 

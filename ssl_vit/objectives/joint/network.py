@@ -54,12 +54,13 @@ class Joint(Objective):
         return Output(loss, base.sums(loss=loss.expand(len(batch.key))) | metrics)
 
     def combine_means(self, means: Means) -> Means:
-        """Return the means, in which "loss" is the weighted sum of the parts' mean losses.
+        """Return the means, in which "loss" is the sum of weight * mean loss of each part.
 
-        A device batch is the part of a batch that a process computes at once. The mean of the
-        device batches' losses is replaced, because it would depend on how labelled images are
-        distributed over the device batches. A part that saw no labelled image has no mean loss and
-        adds nothing, because it had no gradient. If no part has a loss, the result has no "loss".
+        This sum replaces the mean of the losses that `forward` returned, because that mean would
+        depend on how labelled images are distributed over the device batches (a device batch is the
+        part of a batch that a process computes at once). A part that saw no labelled image has no
+        mean loss and adds nothing, because it had no gradient. If no part has a mean loss, the
+        result has no "loss".
         """
         parts = [name for name, _ in self._trained_parts() if f"{name}/loss" in means]
         if not parts:

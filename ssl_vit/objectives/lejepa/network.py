@@ -149,13 +149,14 @@ def distance_from_normal(x_BVM: Tensor, mean: Callable[[Tensor], Tensor]) -> Ten
             processes or over those of this process.
 
     Returns:
-        The statistic (V, M), 0 for a perfect normal distribution.
+        The distance (V, M), 0 for a perfect normal distribution.
     """
     half = POINTS // 2
     number_T = torch.arange(1, half + 1, device=x_BVM.device)
     t_T = END / half * number_T
     normal_T = (-t_T.square() / 2).exp()
-    # Each point counts twice, for t and for -t. The last point is the end of the trapezoidal rule
+    # Each point counts twice, for t and for -t. In the trapezoidal rule, the end point has half of
+    # the weight
     weight_T = END / half * normal_T * (2 - (number_T == half).float())
     angle_BVMT = x_BVM[..., None] * t_T
     real_VMT, imaginary_VMT = mean(angle_BVMT.cos()), mean(angle_BVMT.sin())

@@ -131,8 +131,8 @@ class MomentumContrast(Objective):
         """Compare each query with the keys of all images.
 
         Each query should be most similar to the key of the same image. The loss is the function ctr
-        of algorithm 1: the cross-entropy (equation 1) times 2 temperature. This factor makes
-        training less sensitive to the temperature.
+        of algorithm 1 in the paper on MoCo v3: 2 * temperature * cross-entropy, with the
+        cross-entropy of equation 1. The factor makes training less sensitive to the temperature.
 
         Args:
             q_BC: Queries of a view.
@@ -161,7 +161,7 @@ class MomentumContrast(Objective):
         """
         images = len(batch.key)
         num_images = torch.tensor(float(images), dtype=torch.float64, device=batch.key.device)
-        # As in `_contrast`, the loss of a view is 2 temperature times the cross-entropy
+        # As in `_contrast`, the loss of a view is 2 * temperature * cross-entropy
         loss = VIEWS * 2 * self.temperature * math.log(images)
         return {
             "chance_loss": (num_images * loss, num_images),

@@ -119,11 +119,11 @@ class Supervised(Objective):
         """Return the scores of two predictions that do not look at the image.
 
         Returns:
-            "chance_loss": Sum and number of the images' losses, in nats, if every class gets the
-                probability 1 / C.
-            "majority": Number of images of each class (C,), and number of images with a class. The
-                class with the most images gives the score (see `Objective.baselines`), so the score
-                is the accuracy of predicting the commonest class for every image.
+            "chance_loss": The loss in nats if every class gets the probability 1 / C: its sum over
+                the labelled images, and the number of labelled images.
+            "majority": The accuracy of predicting the commonest class for every image: the number
+                of images of each class (C,), of which the largest is used (see
+                `Objective.baselines`), and the number of images with a class.
         """
         num_labelled = is_labelled(batch.label).double().sum()
         target_BC = self.targets(batch.label).double()
@@ -131,16 +131,16 @@ class Supervised(Objective):
         num_with_class = (labels_B > 0).double().sum()
         classes = self.classes
         loss = math.log(classes)  # of an image with one label
-        further_loss: Tensor | float = 0.0  # of all labels after the first label of an image
+        further_labels_loss: Tensor | float = 0.0  # of all labels after the first label of an image
         if self.loss == "sigmoid" and classes > 1:
             # The loss of an image with n labels is n log C - (C - n) log(1 - 1 / C): each class of
             # the image costs -log(1 / C), and each other class -log(1 - 1 / C). So each label after
             # the first adds log C + log(1 - 1 / C)
             log_absent = math.log1p(-1 / classes)
             loss -= (classes - 1) * log_absent
-            further_loss = (labels_B.sum() - num_labelled) * (math.log(classes) + log_absent)
+            further_labels_loss = (labels_B.sum() - num_labelled) * (math.log(classes) + log_absent)
         return {
-            "chance_loss": (num_labelled * loss + further_loss, num_labelled),
+            "chance_loss": (num_labelled * loss + further_labels_loss, num_labelled),
             "majority": (target_BC.sum(0), num_with_class),
         }
 

@@ -32,13 +32,15 @@ class MeanColor(TargetDeclaration):
 
 class GridColor(MeanColor):
     name = "grid_color"
-    sentence = "the mean colours of 4 x 4 cells in 3 bits per channel (512 classes each)"
+    sentence = (
+        "the mean colours of 4 x 4 cells of the patch in 3 bits per channel (512 classes each)"
+    )
     cells = patch_multiple = 4
 
 
 class MeanChannels(TargetDeclaration):
     name = "mean_channels"
-    sentence = "the mean of each channel in 3 bits (8 classes each)"
+    sentence = "the mean of each channel of the patch in 3 bits (8 classes each)"
     any_channels = True
 
     def build(self, settings: Any, encoder: Any) -> Any:

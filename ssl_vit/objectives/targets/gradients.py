@@ -39,12 +39,13 @@ def cell_histograms(image_BCHW: Tensor) -> Tensor:
     """
     padded = F.pad(image_BCHW.float(), (1, 1, 1, 1), mode="reflect")
     # Sobel filters: smooth along one axis, then take differences along the other axis
-    x_sum = padded[..., :-2] + 2 * padded[..., 1:-1] + padded[..., 2:]
-    y_sum = padded[..., :-2, :] + 2 * padded[..., 1:-1, :] + padded[..., 2:, :]
-    dx_BCHW = y_sum[..., :-2] - y_sum[..., 2:]
-    dy_BCHW = x_sum[..., :-2, :] - x_sum[..., 2:, :]
+    smoothed_along_x = padded[..., :-2] + 2 * padded[..., 1:-1] + padded[..., 2:]
+    smoothed_along_y = padded[..., :-2, :] + 2 * padded[..., 1:-1, :] + padded[..., 2:, :]
+    dx_BCHW = smoothed_along_y[..., :-2] - smoothed_along_y[..., 2:]
+    dy_BCHW = smoothed_along_x[..., :-2, :] - smoothed_along_x[..., 2:, :]
     length_BCHW = (dx_BCHW.square() + dy_BCHW.square()).sqrt()
-    # Reverse gradients with an angle of pi or more. The signs of exact integers decide
+    # Reverse gradients with an angle of pi or more. Their signs have no rounding error, because
+    # differences of pixels are integers
     opposite = (dx_BCHW < 0) | ((dx_BCHW == 0) & (dy_BCHW < 0))
     dx = torch.where(opposite, -dx_BCHW, dx_BCHW).double()
     dy = torch.where(opposite, -dy_BCHW, dy_BCHW).double()
@@ -105,9 +106,11 @@ class GradientHistograms(Regression):
         angle_K = (bins + 0.5) * math.pi / ORIENTATIONS
         offset = torch.arange(CELL, device=truth_BN.device) - (CELL - 1) / 2
         y, x = offset[:, None, None], offset[:, None]
-        # The gradient has the direction (x, y) = (sin, cos), so |x sin + y cos| is the distance of
-        # a pixel from the edge. The brightness falls linearly to 0 at a distance of 1 pixel
-        stroke_PQK = (1 - (x * angle_K.sin() + y * angle_K.cos()).abs()).clamp(min=0)
+        # The angle is measured from the y axis, so the gradient has x = sin and y = cos. The stroke
+        # is perpendicular to it, and its brightness falls linearly to 0 at a distance of 1 pixel
+        distance_PQK = (x * angle_K.sin() + y * angle_K.cos()).abs()
+        stroke_PQK = (1 - distance_PQK).clamp(min=0)
+        # `ground_truth` orders a patch's values by channel, bin, and row and column of the cell
         histograms = rearrange(
             truth_BN.float(), "b n (c k y x) -> b n y x k c", k=ORIENTATIONS, **self.cells_of_patch
         )

@@ -115,7 +115,7 @@ def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
 
     Square rings of patches surround each patch. Its neighbours are the uncorrupted patches of the
     nearest ring that has any. If all patches of an image are corrupted, no patch has neighbours. If
-    only one patch is not corrupted, it is its own neighbour.
+    only one patch is not corrupted, it is its own neighbour, because no other patch could be.
 
     Args:
         image_B3HW: The images, of which only the size is used.
@@ -237,9 +237,9 @@ class Target(RequiresMethods):
         """
 
     def averages(self, progress: float, encoder: Encoder) -> Averages:
-        """Return the momentum of the target's teacher, and pairs (teacher's, encoder's weight).
+        """Return the momentum of the target's teacher, and the pairs of weights that it averages.
 
-        See `Objective.averages`. The default is for targets without a teacher: no pairs.
+        A pair is (teacher's weight, encoder's weight), see `Objective.averages`. The default is for targets without a teacher: no pairs.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
@@ -329,7 +329,8 @@ class Classes(Target):
         """
         truth_BNA = self.ground_truth(image_B3HW)
         near_BNA = self.neighbors_class(image_B3HW, corrupted_BN)
-        # Frequencies of the V classes, in R tables: one for each part of a patch, or one for all
+        # Frequencies of the V classes. The table has R = A rows, one for each part of a patch, or a
+        # single row for all parts. Either shape broadcasts with the A parts
         share_RV = self.count_RV.double() / self.count_RV.sum(-1, keepdim=True)
         entropy = torch.special.entr(share_RV).sum(-1).mean()
         return {
@@ -497,11 +498,12 @@ class Pixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the mean pixel of training images, and the mean pixel of the neighbours.
+        """Return what the two baselines predict: mean pixels of training images or of neighbours.
 
         Returns:
-            "variance": The mean pixel of training images, whose squared error is the variance of
-                the pixels.
+            {name of a baseline: predicted pixels}. Baselines are named after their errors.
+            "variance": The mean pixel of training images. The squared error of this prediction is
+                the variance of the pixels.
             "neighbors_error": The mean pixel of the patch's `neighbors`.
         """
         sums_BN3, num_pixels_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
@@ -541,12 +543,15 @@ class NormalizedPixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the values that the two baselines predict.
+        """Return what the two baselines predict: 0, or the mean of neighbouring patches.
+
+        The squared error of predicting 0 is (n - 1) / n, or 0 for a patch with equal pixels. The
+        n = C P^2 values of a patch are divided by the root of their unbiased variance, which
+        divides a sum by n - 1, and the error is a mean, which divides by n.
 
         Returns:
-            "zero": 0, which is the mean of every patch. A patch has n = C P^2 values, which are
-                divided by the root of their unbiased variance. So the mean of their squares, which
-                is the error of predicting 0, is (n - 1) / n. If all values are equal, it is 0.
+            {name of a baseline: predicted values}.
+            "zero": 0, which is the mean of the values of every patch.
             "neighbors_error": The mean of each channel over the ground truth of the patch's
                 `neighbors`.
         """
