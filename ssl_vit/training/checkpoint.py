@@ -151,6 +151,7 @@ def is_intact(path: Path) -> bool:
         is_regular = stat.S_ISREG((path / STATE).lstat().st_mode)
         if set(files) != {STATE} or not is_regular:
             return False
+        # `content` is a dictionary like that of `_size_and_hash`, as recorded in the manifest
         return _size_and_hash(path / STATE) == files[STATE].content()
     except (OSError, ValueError):
         return False

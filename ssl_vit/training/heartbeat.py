@@ -57,10 +57,13 @@ class Peer(NamedTuple):
     idle: float = 0.0  # seconds since the ticks last changed
 
     def after_interval(self, heartbeat: Heartbeat) -> "Peer":
-        """Return the peer one INTERVAL later, when `heartbeat` has been read from the rank.
+        """Return the updated record of a rank, one INTERVAL after the last update.
 
-        A rank is silent if its heartbeat is the same as before. It is idle if the number of its
-        collectives (ticks) is the same as before.
+        A rank is silent as long as its heartbeat stays the same. It is idle as long as the number
+        of collectives that it has reached (ticks) stays the same.
+
+        Args:
+            heartbeat: The heartbeat that has now been read from the rank.
         """
         is_silent = heartbeat == self.heartbeat
         is_idle = heartbeat.ticks == self.heartbeat.ticks
@@ -154,6 +157,7 @@ class Watchdog(Callback):
         for item in self.watch_loader(items):
             self.tick()
             yield item
+            # The next step begins. `on_step` has set self.step and allowed more than the patience
             self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -247,7 +251,8 @@ class Watchdog(Callback):
         """
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         for rank, (heartbeat, silent, _) in active.items():
-            # If the error occurs on all ranks, each rank reports it itself within one interval
+            # Wait for one interval before blaming a rank that has ended with an error: if all ranks
+            # fail, each rank reports its own error in this time
             if heartbeat.end and rank != self.rank and silent > INTERVAL:
                 return f"process {rank} on {heartbeat.host} ended: {heartbeat.end}"
             if silent > self.silence_limit:
@@ -260,24 +265,25 @@ class Watchdog(Callback):
     def _find_stalled(self, active: dict[int, Peer]) -> str:
         """Return an error message about ranks that are alive but do not move, or an empty string.
 
-        A rank moves when it reaches a collective, which its ticks count. The rank with the fewest
-        ticks is the one that the others wait for:
-        - If another rank has more ticks, the slowest rank must move within its `allowed` seconds.
+        A rank moves when it reaches a collective, which its ticks count. All ranks wait for the
+        slowest rank, which has the fewest ticks:
+        - If another rank has more ticks, the slowest rank must move within `allowed` seconds. Each
+          rank states this limit in its heartbeat: the patience within a step, and more between
+          steps (`on_step`).
         - If all ranks have equal ticks and are within a step, they must move within STALLED_FACTOR
           times the patience. Between steps, this time is not limited.
 
         Args:
             active: Ranks that have not finished, {rank: peer}.
         """
-        lowest = min(active, key=lambda rank: active[rank].heartbeat.ticks)
-        heartbeat, _, idle = active[lowest]
+        slowest = min(active, key=lambda rank: active[rank].heartbeat.ticks)
+        heartbeat, _, idle = active[slowest]
         is_behind = any(peer.heartbeat.ticks > heartbeat.ticks for peer in active.values())
         if is_behind and idle > heartbeat.allowed:
             return (
-                f"process {lowest} on {heartbeat.host} has not moved for {heartbeat.allowed:g} s, "
+                f"process {slowest} on {heartbeat.host} has not moved for {heartbeat.allowed:g} s, "
                 f"and all processes wait. {RESUME_HINT}"
             )
-        # Within a step, a rank may lag behind by the patience, and otherwise by more (`on_step`)
         are_within_step = all(peer.heartbeat.allowed == self.patience for peer in active.values())
         limit = STALLED_FACTOR * self.patience
         if not is_behind and are_within_step and idle > limit:

@@ -257,7 +257,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """Return the batches of a step with `loss_denominator`, by which the loss of labels is divided.
+    """Return the batches of a step with `loss_denominator`, which divides the supervised loss.
 
     The denominator is the number of labelled images in the global batch, divided by the number of
     micro-batches on all processes. All labelled images thus have the same weight, although
@@ -274,7 +274,7 @@ def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> 
 
 
 def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
-    """Add the metrics and the gradient norm of a step to the sums since the last row.
+    """Add the metrics and the gradient norm of a step to the sums since the last row of metrics.
 
     Args:
         state: State of training, whose sums are changed.

@@ -20,8 +20,9 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
     """Add the metrics of a batch to the sums, on the device.
 
     Args:
-        sums: Sums so far, changed in place, {((metric, index of the value), ...): rows of (sum,
-            count)}.
+        sums: Sums so far, changed in place. All metrics of a batch share an entry, for example
+            {(("loss", 0), ("accuracy", 0)): [[5.1, 8.0], [3.0, 8.0]]}, with the rows (sum, count).
+            The 0 is the index of a value, for metrics with several values.
         metrics: {name: (sum, count)} of the batch. The sum is a scalar, or has shape (C,) for a
             metric with C values. The count is a scalar.
         skipped: Bool scalar on the device. If true, the batch adds nothing.
@@ -61,10 +62,11 @@ def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
 def means(objective: Objective, sums: Sums, accelerator: WatchedAccelerator) -> Means:
     """Return the mean of each metric over all processes, with its count. Collective.
 
-    The sums and counts of all batches and processes are added before they are divided. A metric may
-    have several values: the baseline that names one class for all images has the accuracy of each
-    class. The result is then the largest mean, here that of the commonest class. Metrics with count
-    0 are left out. The host waits for the device.
+    The sums and counts of all batches and processes are added before they are divided. If a metric
+    has several values, its result is the largest of their means. For example, the baseline
+    "majority" has a value for each class, the accuracy of naming this class for every image, and
+    its result is that of the commonest class. Metrics with count 0 are left out. The host waits for
+    the device.
 
     Args:
         objective: Objective, which may compute further metrics from the means (`combine_means`).

@@ -89,9 +89,9 @@ def share_of_lr(optim: Optim, step: int) -> float:
     """Return the learning rate at a step as a share of optim.lr.
 
     The learning rate rises linearly from 0 during the warm-up, then follows optim.schedule (see
-    `build_optimizer`). The results equal those of `transformers.optimization` to the last bit, from
-    which the conversions to float come. That module is not used because importing it takes a
-    quarter of a second.
+    `build_optimizer`). The results are the same to the last bit as with
+    `transformers.optimization`, because the code converts to float at the same points. That module
+    is not used because importing it takes a quarter of a second.
 
     Args:
         optim: Group `optim` of the recipe.
@@ -108,7 +108,7 @@ def share_of_lr(optim: Optim, step: int) -> float:
             progress = float(step - warmup) / float(max(1, steps - warmup))
             return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
         case "wsd":
-            if step < optim.decay_from:
+            if step < optim.decay_from:  # the step at which the learning rate begins to fall
                 return 1.0
             progress = float(step - optim.decay_from) / float(max(1, steps - optim.decay_from))
             return max(0.0, 1.0 - math.sqrt(progress)) if step < steps else 0.0
@@ -211,7 +211,7 @@ def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
 
     Args:
         optimizer: Fused optimiser.
-        found_inf: Whether the gradient is not finite, bool () on the device.
+        found_inf: Whether the gradient is not finite, a bool scalar on the device.
     """
     optimizer.found_inf = found_inf.float()  # type: ignore[attr-defined]
 
@@ -251,7 +251,7 @@ def update_average(average: AveragedModel, module: nn.Module, decay: float) -> N
     old_statistics = [(value, value.clone()) for value in statistics] if average.n_averaged else []
     average.update_parameters(module)  # copies all buffers, also the statistics of the last step
     for value, old_average in old_statistics:
-        value.lerp_(old_average, decay)
+        value.lerp_(old_average, decay)  # decay * old_average + (1 - decay) * value
 
 
 def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:

@@ -94,7 +94,9 @@ class SignalHandler:
 
 
 def _exit_on_second_signal(reading: int) -> None:
-    """Read signal numbers from a pipe until it is closed, and exit at the second of SIGNALS.
+    """Read signal numbers from a pipe, and exit the process when the second signal arrives.
+
+    Only the numbers in SIGNALS count. The function returns when the pipe is closed.
 
     A launcher may forward a signal that the process has already got from the terminal or from the
     scheduler. Therefore a second signal within REPEAT_WINDOW is ignored, unless it is a Ctrl-C. The
@@ -181,12 +183,16 @@ class StopConsensus:
         return self.reason
 
     def _agreed_reason(self, step: int) -> str:
-        """Vote on stopping the run in the round of this step, and return the last round's reason.
+        """Write this rank's vote on stopping the run, and return the result of the previous vote.
 
-        A vote is the reason why this rank wants to stop, or empty. The votes of the previous round
-        are read, because all ranks have written them by now. The result is the vote of the lowest
-        rank that wants to stop, such as "SIGTERM on process 3", or empty. The first round, which
-        has no previous round, waits for its own votes.
+        Each call is a round, in which each rank writes its vote: the reason why it wants to stop,
+        such as "SIGTERM on process 3", or an empty text. Then each rank reads the votes of the
+        previous round, because all ranks have written them by now. The result is the vote of the
+        lowest rank that wants to stop, or an empty text. The first round has no previous round, so
+        it waits for the votes of all ranks in the first round.
+
+        Args:
+            step: Step of the round, at which all ranks call this method.
         """
         vote = f"{self.signals.reason} on process {self.rank}" if self.signals.reason else ""
         # With "=" in front, no value is empty, which some stores could not hold
@@ -196,7 +202,8 @@ class StopConsensus:
         round_to_read = step if is_first else self.rounds[-2]
         votes = self.store.multi_get([f"{round_to_read}/{rank}" for rank in range(self.processes)])
         if len(self.rounds) > 3:
-            # All ranks have voted in the round that was read, so none still reads the oldest round
+            # The rounds are now: oldest, second, third (which was read), current. All ranks have
+            # voted in the third, so all have finished the second, in which they read the oldest
             self.store.delete_key(f"{self.rounds.pop(0)}/{self.rank}")
         reasons = [vote.decode().removeprefix("=") for vote in votes]
         return next(filter(None, reasons), "")

@@ -312,7 +312,8 @@ def build_strategy(
     }
     kind = kinds.get(accelerator.distributed_type, Strategy)
     strategy = kind(objective, optimizer, settings, precision, compiles, batch_layout, accelerator)
-    # Only strategies that shard the weights, ZeRO 3 and FSDP2, have a full copy of them
+    # ZeRO 3 and FSDP2 shard the weights. Only they have a full copy, into which the shards are
+    # gathered for evaluation
     has_sharded_weights = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
     if has_sharded_weights and settings.average is not None:
         raise UserError(

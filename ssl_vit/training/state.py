@@ -89,7 +89,8 @@ class State:
             "device_seconds": self.device_seconds,
             **self.strategy.save(),
             "schedule": self.schedule.state_dict(),
-            # a list, because an uploaded state is JSON, whose keys are texts
+            # Pairs instead of a dictionary: a state that is uploaded to the Hub is stored as JSON,
+            # in which a tuple cannot be a key
             "sums": [[*pair] for pair in add_processes(self.sums, accelerator).items()],
             "norms": None if self.norm_sum_and_count is None else self.norm_sum_and_count.cpu(),
             "skipped": [bool(flag) for flag in self.skipped],
@@ -115,7 +116,7 @@ class State:
         and are 0 on all other ranks, so that their totals stay the same.
 
         Args:
-            saved: Result of `save`.
+            saved: Result of `save`, which explains entries such as "trunk".
 
         Raises:
             UserError: Another number of processes read the stream, or another device batch would
@@ -141,6 +142,7 @@ class State:
         self.images_seen = saved["images_seen"] if is_main else 0
         self.images_unreadable = saved["images_unreadable"] if is_main else 0
         sums = saved["sums"] if is_main else ()
+        # In a state from the Hub, JSON has turned the tuples into lists
         self.sums = {tuple(map(tuple, names)): rows.to(device) for names, rows in sums}
         self.norm_sum_and_count = None if saved["norms"] is None else saved["norms"].to(device)
         self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]

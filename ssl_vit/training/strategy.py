@@ -159,8 +159,8 @@ class Strategy:
 
         Args:
             progress: Share of the run that is done, 0 to 1.
-            found_inf: Whether the update was skipped, bool () on the device. If true, the averages
-                stay unchanged.
+            found_inf: Whether the update was skipped, a bool scalar on the device. If true, the
+                averages stay unchanged.
         """
         self.objective.after_step(found_inf)
         momentum, pairs = self.objective.averages(progress)

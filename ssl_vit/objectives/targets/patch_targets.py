@@ -239,7 +239,8 @@ class Target(RequiresMethods):
     def averages(self, progress: float, encoder: Encoder) -> Averages:
         """Return the momentum of the target's teacher, and the pairs of weights that it averages.
 
-        A pair is (teacher's weight, encoder's weight), see `Objective.averages`. The default is for targets without a teacher: no pairs.
+        A pair is (teacher's weight, encoder's weight), see `Objective.averages`. The default is for
+        targets without a teacher: no pairs.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
