@@ -310,7 +310,7 @@ def test_a_check_says_what_will_be_compared(
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.startswith("compared ")]
     assert "a minus b at 1, a minus b at 2" in line and "1 minus 2" not in line
-    assert "A claim needs 3 seeds" in line and "report.measures" in line
+    assert "claims a difference only with 3 or more seeds" in line and "report.measures" in line
     assert any("axis rate are not compared" in line for line in lines)
 
 

@@ -98,7 +98,7 @@ def recipes(study: Study, tasks: Tasks, check_images: bool = True) -> Recipes:
         first_task = first_tasks.setdefault(str([*identity, recipe.values() | OWN_KEYS]), task)
         if first_task is not task and task.run == first_task.run:
             text = f"this run has the same options as {place_text(first_task.run, first_task.at)}"
-            remedy = "Change an option, or leave one of the two names of the axis out with `only`."
+            remedy = "Change an option, or leave one of the two out, as in only: {arm: [mae]}."
             raise UserError(f"{place}: {text}. {remedy}")
         if trunk := _source_task(task, tasks, "resume"):
             _check_trunk(task, trunk, by_task)
@@ -147,11 +147,12 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
 
 
 def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> None:
-    """Check that a run can choose the best of several tried values by the measure of its choice.
+    """Check that the tries of a run measure the metric by which the run chooses the best try.
 
-    Without a measure in the study file, the choice is by accuracy. Tries of self-supervised
-    pre-training need a measure in the study file, because accuracy and loss in the pre-training
-    task say nothing about the features.
+    The study file names the run with the tries and the metric, as in `best: {of: tune, by: knn}`.
+    Without a metric in the file, the choice is by accuracy. Tries of self-supervised pre-training
+    need a metric in the file, because accuracy and loss of pre-training say nothing about the
+    features.
 
     Args:
         place: Text that names the run that chooses, for error messages.
@@ -166,7 +167,9 @@ def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> No
     if not best.by and tool == "pretrain" and not predicts_labels(recipe.objective):
         measure = next(iter(_online_probe_metrics(recipe)), "MEASURE")
         text = "accuracy and loss of pre-training say nothing about the features."
-        remedy = f"Choose by a probe of the features: best: {{of: {best.of}, by: {measure}}}."
+        remedy = (
+            f"Write best: {{of: {best.of}, by: {measure}}} to choose by a probe of the features."
+        )
         raise UserError(f"{place}: best: {best.of}: {text} {remedy}")
     _check_measured(f"{place}: best.by", best.by or "accuracy", best.of, tool, recipe)
 
@@ -186,12 +189,12 @@ def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe)
     """
     with use_plugin_rows(recipe.plugin_rows):
         metrics = _measured_metrics(tool, recipe)
-        # also allowed: metrics of the course of training, although no report compares runs by them
+        # also allowed: metrics by which no report compares arms, such as `loss_masked`
         allowed = [*metrics, *(metric.name for metric in all_metrics() if not metric.is_compared)]
-        name = measure.rpartition("/")[2]
-        is_of_task = not (name.startswith(PROBED) or _needs_probe(find_metric(name)))
-        # the task of a plugin's pre-training may measure anything
-        if name not in allowed and not (tool == "pretrain" and is_of_task):
+        name = measure.rpartition("/")[2]  # `loss` for `mae/loss`, a part of a sum of objectives
+        needs_no_probe = not (name.startswith(PROBED) or _needs_probe(find_metric(name)))
+        # the objective of a plugin may measure anything in pre-training, but probes are known
+        if name not in allowed and not (tool == "pretrain" and needs_no_probe):
             text = f"run {run} does not measure this metric, {suggest(measure, metrics)}"
             raise UserError(f"{key}: {measure}: {text}")
         if not has_direction(measure):
@@ -210,6 +213,8 @@ def _measured_metrics(tool: str, recipe: Recipe) -> list[str]:
     probe_metrics = _online_probe_metrics(recipe)
     if tool == "pretrain":
         return [*probe_metrics, "loss"]
+    # the metrics by which reports compare arms, such as `accuracy`. Others, such as `loss_masked`,
+    # only describe the course of training
     compared_metrics = [metric for metric in all_metrics() if metric.is_compared]
     classifier_metrics = [metric.name for metric in compared_metrics if not _needs_probe(metric)]
     return [*classifier_metrics, *probe_metrics]
@@ -254,11 +259,13 @@ def add_recipe_values(tasks: Tasks, resolved: Recipes) -> Tasks:
 def _unknown_keys(task: Task, tasks: Tasks) -> set[str]:
     """Return the keys of a task's recipe whose values depend on tasks that have not run yet.
 
-    These are the keys that tuning chooses, the key of the network that another task's weights
-    belong to (such as `model`), and all keys that a recipe takes from its initial weights.
+    These are the keys that tuning chooses, the key that describes the network of another task's
+    weights (`distill.network` for `distill.teacher={mae}`), and all keys that a recipe takes from
+    its initial weights (such as `data.mean`, marked with `from_init`).
     """
     unknown = {key for name in task.tries for key in tasks[name].tried}
     weights = sources(task.options).values()
+    # a source with a name in braces, such as {mae}, is the weights of another task
     unknown |= {source.network_key for source in weights if REFERENCE.search(source.place)}
     if _source_task(task, tasks) or "init" in unknown:
         keys_from_weights = {key for key, declared in all_keys().items() if declared.from_init}
@@ -284,7 +291,8 @@ def _known_options(task: Task, tasks: Tasks, resolved: Recipes) -> Values:
     if task.tries:
         first_try = tasks[task.tries[0]]
         options |= plain_options(first_try.tried)
-    options.pop("hub.repo", None)  # the repository differs between tasks
+    # each task uploads to its own repository, and without the key equal tasks share one recipe
+    options.pop("hub.repo", None)
     if _source_task(task, tasks, "resume"):
         # The checkpoint does not exist yet, and resolving needs only a path. {mae-0} becomes mae-0.
         options["resume"] = REFERENCE.sub(r"\1", task.options["resume"])
@@ -305,16 +313,17 @@ def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
     Raises:
         UserError: A split that a task needs does not exist, or images cannot be read.
     """
-    read: dict[str, Any] = {}
+    known_data: dict[str, Any] = {}  # `few_image_lines` stores here what it has read
     lines: dict[str, str] = {}
     tried_names = _tried_task_names(tasks)
     for name, recipe in resolved.items():
         task = tasks[name]
         place = place_text(task.run, task.at)
-        # what the held-out images of this task decide, for the wording of the warnings
+        # what other tasks choose on the held-out images of this task, for the text of a warning
         choices = ["the best tried values"] if name in tried_names else []
+        is_tested = task.run == study.report.test
         try:
-            warnings = few_image_lines(recipe, choices, task.run == study.report.test, read)
+            warnings = few_image_lines(recipe, choices, is_tested, known_data)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         for warning in warnings:
@@ -326,14 +335,15 @@ def describe_absent_data(resolved: Recipes) -> list[str]:
     """Return a line about data sets that were not read because they are not on this machine.
 
     Raises:
-        UserError: A recipe names neither a path nor a Hugging Face repository of its images.
+        UserError: A recipe names no images: neither `data.path` nor `data.hub` (a data set on the
+            Hugging Face Hub) nor the generated images.
     """
     away: dict[str, None] = {}
     for data in (recipe.data for recipe in resolved.values()):
         if data.path and not exists(data.path):
             away[data.path] = None  # a path on another machine is not an error
         else:
-            check_place(data)
+            check_place(data)  # raises an error if the images have no location
     text = "splits, labels and numbers of images were not checked, because this machine has no"
     return [f"{text} {list_names([*away])}"] if away else []
 
@@ -346,7 +356,8 @@ def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
             pooled features, or if its encoder comes from outside the study.
     """
     probe, origin = resolved[task.name].probe, _source_task(task, tasks)
-    # the probes that read the pooled feature itself, or the output of the objective's head for it
+    # the probes that read the pooled feature, or what the objective's head computes from it. The
+    # hidden feature, a layer on top of a supervised run's encoder, is not pooled by `probe.pool`.
     pooling_probes = probe.measures_that_read("feature", "head")
     if task.tool != "evaluate" or probe.feature == "hidden" or not pooling_probes:
         return ""

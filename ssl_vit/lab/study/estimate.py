@@ -47,7 +47,7 @@ class StudyEstimate:
         compared: Lines that say what the report will compare and to which cases the comparison does
             not extend. Empty if the report compares nothing.
         warnings: Common mistakes, one line each, with the runs that make the mistake.
-        opening: Lines to print first.
+        opening: Lines to print first. For `study/worth`, they name the images and the network.
     """
 
     name: str
@@ -132,13 +132,14 @@ def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstima
         runs={run: sum_up(estimates_of_run) for run, estimates_of_run in by_run.items()},
         in_all=sum_up([*estimates.values()]),
         compared=_compared(request, estimates),
+        # first the warnings about the study, then the warnings about the cost of its runs
         warnings=[*request.cautions, *warnings],
         opening=request.opening,
     )
 
 
 def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
-    """Return sentences about the comparisons of the report and about what they cannot show.
+    """Return sentences about the comparisons of the report and about their limits.
 
     For example, one sentence names the compared pairs and another warns that pre-training of one
     of them takes more exaFLOP. The list is empty if the report compares nothing.
@@ -158,7 +159,8 @@ def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimat
     compared = f"{comparisons}, in run {rule.test} by {measure}."
     seeds = len({task.seed for task in tested})
     if seeds < FEWEST:
-        compared = f"{compared} A claim needs {FEWEST} seeds, and this study has {seeds}."
+        text = f"The report claims a difference only with {FEWEST} or more seeds."
+        compared = f"{compared} {text} This study has {seeds}."
     return [compared, *list_limits(DataFrame(rows), rule)]
 
 
@@ -189,6 +191,7 @@ def _spent(
             # cost covers the steps after the trunk's checkpoint, which is at step begins_at
             steps_ratio = 1 + cost.begins_at / max(1, cost.steps)
             spent += math.nan if cost.exaflop is None else cost.exaflop * steps_ratio
+        # initial weights from outside the study: add the recorded cost of the run that made them
         if not find_references([options[name].get("init")]):
             upstream = request.recipes[name].init_source.upstream_cost()["exaflop"]
             spent += math.nan if upstream is None else upstream
@@ -204,8 +207,8 @@ def sum_up(estimates: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
             exaFLOP (`uncounted`). Time and price are sums of the known values, or None if no value
             is known. The exaFLOP are None if operations could not be counted for some task.
     """
-    # An evaluation without `images` has countable operations. Only its number of images is unknown,
-    # so the sum leaves it out
+    # A task is uncounted if ssl_vit cannot count the operations per image. An evaluation with an
+    # unknown number of images (`images` is None) is not uncounted: the sum only leaves it out.
     uncounted = sum(run.exaflop is None and run.images is not None for run in estimates)
     return {
         "tasks": len(estimates),

@@ -131,8 +131,9 @@ def makespan(
         running: `{task: seconds until its end}` of running tasks.
     """
     ends = dict(running or {})  # {task: seconds from now until its end}
-    # For each slot, the seconds until it is free. If more tasks run than there are slots, no task
-    # starts until only `parallel` - 1 of them are left, so the last ends count.
+    # For each slot, the seconds until it is free. If more tasks run than there are slots, only the
+    # last ends count. For example, if 3 tasks end after 1, 2 and 3 seconds and there are 2 slots,
+    # a slot is free when a single task is left, after 2 seconds, and the other after 3 seconds.
     free_at = sorted(ends.values())[-parallel:]
     free_at += [0.0] * (parallel - len(free_at))
     for name in tasks:

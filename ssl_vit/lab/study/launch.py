@@ -146,12 +146,13 @@ def describe_result(job: StudyJob, name: str) -> str:
 
     1. the measure by which another task chooses the best of several tries, if this task is a try,
     2. the measures of the study's report, in order, for example `knn` or `probe_knn`,
-    3. the metrics of the model in the order of lists of runs, for example `accuracy`.
+    3. the metrics of the model, such as `accuracy`, in the order in which tables of runs show them.
 
     Args:
         job: Study of the task.
         name: Name of the task.
     """
+    # the metrics that plugins declare are known only inside this block
     with use_plugin_rows(*_declared(job.folder, [name])):
         return _describe_result(job, name)
 
@@ -221,6 +222,7 @@ def format_tried_measures(task: Task, tasks: Tasks, folder: Path) -> list[str]:
     """
     assert task.best is not None
     tries, measure = task.best
+    # the metrics that plugins declare are known only inside this block
     with use_plugin_rows(*_declared(folder, tries)):
         metric = find_metric(measure)
     scores = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
@@ -240,13 +242,15 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
         folder: Folder of the study.
 
     Raises:
-        UserError: No setting is left, or a try has not measured the deciding measure on held-out
-            images.
+        UserError: No setting is left, or a try has not measured the metric that decides (`best.by`
+            of the study file) on held-out images.
     """
     assert task.best is not None
     tries, measure = task.best
     where = f"run {task.run}: best: by={measure}"
+    # {tried values as text: a score for each seed}
     scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in tries}
+    # the metrics that plugins declare are known only inside this block
     with use_plugin_rows(*_declared(folder, tries)):
         for name in tries:
             if has_result(folder, name):
@@ -282,7 +286,7 @@ def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
 
 
 def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
-    """Return the tasks that a task needs because the values that tuning chose name their runs.
+    """Return the tasks that a task needs because tuning has chosen a value that names their run.
 
     For example, if `init={mae}` was the best of several tried values of `init`, the result is the
     needed task of run `mae`. Call this function once the tries have ended.
@@ -337,7 +341,8 @@ def _options(task: Task, tasks: Tasks, folder: Path, chosen: Values) -> Values:
     """
     root = folder.resolve()
     options = task.options | chosen
-    # A name in braces is a task, or in a chosen value a run, which means the run's needed task.
+    # In the task's options, a name in braces is a task, such as {mae-0}. In chosen values it is a
+    # run, such as {mae}, and stands for the needed task of this run.
     folders = {name: str(root / name) for name in find_references(options.values())}
     folders |= {tasks[name].run: str(root / name) for name in task.needs}
     options = fill_references(options, folders)

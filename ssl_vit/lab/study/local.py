@@ -77,10 +77,10 @@ class Local:
         return preview(job, LocalExecutor(job).parallel)
 
     def start(self, job: StudyJob) -> LaunchOutcome:
-        """Run the unfinished tasks.
+        """Run the unfinished tasks and wait until they have ended.
 
-        If this call ends early for any reason, the running tasks have two minutes to save and end
-        together with the call.
+        If a signal or an error ends this call early, it asks the running tasks to save, kills tasks
+        that still run after two minutes, and only then returns or raises.
 
         Raises:
             KeyboardInterrupt: SIGINT or SIGTERM. The signals are handled only in the main thread.
@@ -190,7 +190,8 @@ def run(job: StudyJob, executor: Executor) -> LaunchOutcome:
         executor: Starts the processes of the tasks, for example on this machine.
     """
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
-    files.sweep(job.folder / shared.FOLDER, shared.OWN)  # files that killed tasks left behind
+    # remove unfinished files that killed tasks left behind. `shared.OWN` matches the files' names
+    files.sweep(job.folder / shared.FOLDER, shared.OWN)
     print(_opening(job, executor.parallel), flush=True)
     processes = _Processes(job, executor)
     processes.run()
@@ -337,10 +338,11 @@ class _Processes:
         return {} if self.hours is None else self.hours.ledger.left_out
 
     def _limit_hours(self) -> Hours | None:
-        """Return what decides which tasks fit into the study's hours, or None without such a limit.
+        """Return the planner of the study's hours, or None if no hours limit the study.
 
-        If an earlier call has written hours.json, its times replace the times of finished tasks in
-        `took`, because hours.json also includes the start and end of their processes.
+        The planner (`Hours`) decides which optional tasks start and which are left out. If an
+        earlier call has written hours.json, its times replace the times of finished tasks in
+        `took`, because the times in hours.json also include starting and ending the processes.
         """
         if self.job.hours is None:
             return None
@@ -364,7 +366,8 @@ class _Processes:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     previous_handler = signal.signal(number, self._stop)
                     stack.callback(signal.signal, number, previous_handler)
-            # on leaving the block, tasks are terminated first, because the last callback runs first
+            # Callbacks run in reverse order. On leaving the block, the tasks are terminated, then
+            # the page is finished, and then the signal handlers are restored.
             stack.callback(self._finish_page)
             stack.callback(self._terminate_all)
             while not self.signals and (self.running or self._has_more()):
@@ -439,7 +442,9 @@ class _Processes:
         limited hours is tuning. Once it has ended, the next optional group starts if there is room.
         """
         ended = self._ended_or_skipped()
-        # a task killed together with the warm process may still write its folder
+        # A task killed together with the warm process may still write its folder for a few seconds,
+        # so its next start waits. If the folder is in use even later, another program uses it, and
+        # the started task reports this.
         is_recent_loss = time.monotonic() - self.lost < SECONDS_TO_RELEASE
         for task in self._waiting():
             failed = failed_need(task, self.tasks, [*self.failed])
@@ -449,6 +454,7 @@ class _Processes:
                 is_written = is_recent_loss and is_held(self.folder / task.name)
                 if not is_written and self._is_used(task.name):
                     self._launch(task)
+        # order[0] is the group of tuning
         is_tuned = self.hours is None or {*self.hours.order[0].tasks} <= ended
         if is_tuned and self._has_room():
             self._start_group()
@@ -471,31 +477,32 @@ class _Processes:
             return True
         # hours.runs are the tasks that have run or will run
         planned_dependents = {*self.hours.runs}.intersection(dependents)
-        answers = [self._uses(self.tasks[user], name) for user in planned_dependents]
+        answers = [self._uses(self.tasks[dependent], name) for dependent in planned_dependents]
         if True in answers:
             return True
+        # undecided while tuning may still choose the task for one of the dependents, else unused
         return None if None in answers else False
 
-    def _uses(self, user: Task, needed: str) -> bool | None:
+    def _uses(self, dependent: Task, needed: str) -> bool | None:
         """Return whether a task uses the result of a task that it needs, or None if not known yet.
 
         It is not known while tuning still has to choose one of several needed tasks.
 
         Args:
-            user: Task that uses results.
-            needed: Name of the task whose result it may use.
+            dependent: Task that needs the other task.
+            needed: Name of the needed task.
         """
-        if needed not in tuned_needs(user, self.tasks):
+        if needed not in tuned_needs(dependent, self.tasks):  # needed whatever tuning chooses
             return True
-        if user.name not in self.chosen:
-            have_tries_ended = {*user.tries} <= self.took.keys() | self.failed.keys()
+        if dependent.name not in self.chosen:
+            have_tries_ended = {*dependent.tries} <= self.took.keys() | self.failed.keys()
             if not have_tries_ended:
                 return None
             try:
-                self.chosen[user.name] = chosen_needs(user, self.tasks, self.folder)
-            except UserError:  # No try has a result. The user's start will report this error.
-                self.chosen[user.name] = set()
-        return needed in self.chosen[user.name]
+                self.chosen[dependent.name] = chosen_needs(dependent, self.tasks, self.folder)
+            except UserError:  # No try has a result. The start of the task will report this error.
+                self.chosen[dependent.name] = set()
+        return needed in self.chosen[dependent.name]
 
     def _start_group(self) -> bool:
         """Start the next optional group that fits into the hours. Return whether a group started.
@@ -526,7 +533,7 @@ class _Processes:
         """Print the hours used so far, once after tuning and once after each required seed.
 
         If the required seeds need more than the study's hours, the printed line also says when the
-        required seeds will end.
+        required seeds will end. `self.compared` has the names of the groups whose line was printed.
         """
         assert self.hours is not None
         ended = self._ended_or_skipped()
@@ -543,19 +550,22 @@ class _Processes:
             message = f"after {group.name}, {self.hours.used:.2g} of {limit:g} hours are used."
             if total > limit and not {*required} <= ended:
                 message += (
-                    " Three seeds run in any case, because a claim needs three seeds. They end"
-                    f" after {total:.2g} hours, which is more than hours={limit:g}."
+                    " Three seeds run in any case, because the report claims a difference only with"
+                    f" three or more seeds. They end after {total:.2g} hours, which is more than"
+                    f" hours={limit:g}."
                 )
             _say("hours", message)
 
     def _close_hours(self) -> None:
-        """Record the hours used in hours.json and, if the study has ended, how it ended.
+        """Record the used hours in hours.json and, if the study has ended, how it ended.
 
-        After a signal or a failed task the study has not ended: the same command continues it.
+        After a signal or a failed task the study has not ended: the same command continues it. A
+        failed try is an exception, because its values, such as a high learning rate, may let
+        training diverge. The study ends without the try.
         """
         if self.hours is None:
             return
-        # a failed try may have diverged, and the study ends without it
+        # without the tries, which are the tasks that try values
         failed = [name for name in self.failed if not self.tasks[name].tried]
         if self.signals or self.running or failed:
             self.hours.save(self.took)
@@ -586,8 +596,10 @@ class _Processes:
     def _handle_ended(self) -> None:
         """Record the outcome of each process that has ended, or let its task start again.
 
-        A task that a signal killed starts again once. So does a task of several processes that lost
-        one of them (`LostError`). A task whose warm process ended (`LOST`) starts again each time.
+        A task that a signal killed starts again once. So does a task that lost one of its several
+        processes (its status is then the status of `LostError`). A task forked from a warm process
+        (see `LocalExecutor`) also ends if the warm process ends. Its status is then `LOST`, and it
+        starts again each time.
         """
         for name, child in list(self.running.items()):
             status = child.process.poll()
@@ -595,7 +607,7 @@ class _Processes:
                 continue
             del self.running[name]
             if status == LOST:  # cannot repeat forever: only WARM_ATTEMPTS warm processes start
-                self.lost = time.monotonic()
+                self.lost = time.monotonic()  # time of the last such loss
                 _say("again", f"{name}: the process that started this task has ended")
             elif status == 0 and has_result(self.folder, name):
                 self.took[name] = time.monotonic() - child.begun
@@ -604,6 +616,7 @@ class _Processes:
                 if self.hours is not None:
                     self.hours.save(self.took)
                     self._compare_with_plan()
+                # page_of is the run that the report compares
                 self.page_is_old |= self.tasks[name].run == self.job.page_of
             else:
                 reason = last_line(child.log, child.start).removeprefix("error: ")
@@ -656,7 +669,8 @@ class _Processes:
         if self.hours is not None:
             self.hours.save(self.took, SAVED_EVERY)
         now = time.monotonic()
-        # reports become rarer the longer the study runs
+        # The pause between reports is at least QUIET seconds. Later it is a share of the elapsed
+        # time, so that reports become rarer the longer the study runs.
         if now - self.reported < max(QUIET, SHARE * (now - self.begun)):
             return
         self.reported = now
@@ -664,6 +678,7 @@ class _Processes:
             line = last_line(child.log, child.start, "has printed nothing yet")
             _say("running", f"{name}: {line}")
         failed = f", {len(self.failed)} failed or left out" if self.failed else ""
+        # hours.runs are the tasks that have run or will run
         wanted = len(self.tasks) if self.hours is None else len(self.hours.runs)
         seconds = self._remaining_seconds(now)
         left = f", about {format_duration(seconds)} left" if seconds is not None else ""
@@ -674,7 +689,8 @@ class _Processes:
 
         Tasks of the same run of the study file, for example with different seeds, take about
         equally long. Each remaining task is expected to take the mean time of the finished tasks of
-        its run. The result is None if nothing remains, or if no task of that run has finished yet.
+        its run. The result is None if nothing remains, or if the run of a remaining task has no
+        finished task yet.
 
         Args:
             now: Current value of `time.monotonic()`.
@@ -684,6 +700,7 @@ class _Processes:
             seconds_of_run.setdefault(self.tasks[name].run, []).append(seconds)
         elapsed = {name: now - child.begun for name, child in self.running.items()}
         remaining: list[float] = []  # seconds of each task
+        # hours.runs are the tasks that have run or will run
         for name in self.tasks if self.hours is None else self.hours.runs:
             run = self.tasks[name].run
             if name not in self.took and name not in self.failed:

@@ -121,20 +121,21 @@ def _ray() -> Any:
         return import_module("ray")
     except ImportError:
         raise UserError(
-            "launcher=ray: Ray is not installed. Type pip install -e '.[ray]' in the clone."
+            "launcher=ray: Ray is not installed. Type pip install -e '.[ray]' in the folder of the"
+            " cloned ssl_vit repository."
         ) from None
 
 
 def _connect(ray: Any) -> str:
     """Connect to a cluster and return a description of the cluster."""
-    # the processes on the nodes import ssl_vit from the clone, which may not be installed there
+    # ssl_vit may not be installed on the nodes, so the processes there import it from this folder
     job_config = ray.job_config.JobConfig(_py_driver_sys_path=[str(PACKAGE.parent)])
     options = {"log_to_driver": False, "logging_level": "ERROR", "job_config": job_config}
     try:
         try:
             ray.init(num_cpus=cores(), include_dashboard=False, **options)
             return "started on this machine"
-        except ValueError:  # a cluster exists, and its cores are already set
+        except ValueError:  # a cluster exists, which has set its cores and so refuses num_cpus
             ray.init(**options)
             return f"at {os.environ.get('RAY_ADDRESS', 'this machine')}"
     except Exception as error:  # Ray raises errors of its own and plain Python errors
@@ -159,7 +160,8 @@ def run_task(
         log: File that the task's output is appended to.
         cwd: Working directory of the task.
     """
-    # nohup and & make child processes ignore SIGINT
+    # Processes that nohup or & started ignore SIGINT. Without this line, the KeyboardInterrupt by
+    # which `terminate` stops this function would not be raised in such a process.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     doing = "waits for the process that writes the run" if is_held(folder) else "starts"
     with log.open("a") as file:

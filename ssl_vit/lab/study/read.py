@@ -161,8 +161,10 @@ def seeds_of(node: Any) -> tuple[int, ...]:
     """
     seeds = node
     if type(node) is int:
-        seeds = [*range(min(node, MOST_SEEDS + 1))]  # one seed too many is enough to be refused
+        # not more than one seed too many, which is refused below, because a list could be huge
+        seeds = [*range(min(node, MOST_SEEDS + 1))]
     are_integers = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
+    # whole numbers, at least one and at most MOST_SEEDS, without repeats
     is_valid = are_integers and 0 < len(seeds) <= MOST_SEEDS and len({*seeds}) == len(seeds)
     if not is_valid or any(abs(seed) >= LARGEST_SEED for seed in seeds):
         raise ValueError(
@@ -447,11 +449,14 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
-    """Yield every place of a study file that sets options or tried values of a run.
+    """Yield the settings of every section of a study file that sets options or tries of a run.
 
     The first `Setting` has the options of the study and of the run itself. Each further `Setting`
-    is for a single name on an axis of the run: under `all` (for all runs), under the run, or under
-    RUN@NAME (for the tasks of the run that also have this name on another axis).
+    is for a single name on an axis of the run. For example, under the name `mae` of axis `arm`, the
+    file may have a section for all runs, a section for run `final`, and a section for the tasks of
+    run `final` that have the name `10%` on another axis:
+
+        axes: {arm: {mae: {all: {...}, final: {...}, final@10%: {...}}}}
 
     Args:
         study: Study of the run.
@@ -601,7 +606,8 @@ def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
         key: Key under the name, such as `final@10%`.
 
     Raises:
-        ValueError: There is no such run or name, or the run is not repeated over the axis.
+        ValueError: There is no such run or name, or `over`, the list of the run's axes, lacks the
+            axis.
     """
     run_name, at, other_name = key.partition("@")
     place = f"axes.{axis}.{name}"
@@ -617,7 +623,7 @@ def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
         other_axes = [other_axis for other_axis in over if other_axis != axis]
         names = {name for other_axis in other_axes for name in study.axes[other_axis]}
         if other_name not in names:
-            text = f"run {run_name} has no other axis with this name, {suggest(other_name, names)}"
+            text = f"no other axis of run {run_name} has this name, {suggest(other_name, names)}"
             raise ValueError(f"{place}.{key}: {other_name}: {text}")
 
 
@@ -669,6 +675,8 @@ def _check_report(study: Study, report: ReportSection) -> None:
 
     The compared names, such as `mae` and `scratch`, are the names on the first axis of the run
     under `report.test`. The further runs under `report.beside` are shown without a comparison.
+    `report.paper` has published values of the compared names. `report.mean_over` has groups of
+    names on an axis, such as `{data: {photos: [flowers, birds]}}`, to average over.
 
     Raises:
         ValueError: A run or name does not exist, or the run under `report.test` tries values.

@@ -33,7 +33,7 @@ from .read import Study, fill_references
 from .tasks import Task, Tasks
 
 FILE = STUDY
-# keys of a report that change no comparison
+# keys of a report that change only what a reader sees, and no comparison
 READER_KEYS = {"beside", "paper", "notes", "condition", "question"}
 
 
@@ -47,7 +47,7 @@ class StudyRecord(Record):
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
     # set if the hours of the study may leave groups of tasks out
     order: MayLack[list[Group]] = None
-    decides: dict[str, Any]  # see the function `decides`
+    decides: dict[str, Any]  # see the function `deciding_values`
     changes: list[str] = Field(default=[])  # as in History
     ends: Whole = 1
     dropped: list[str] = Field(default=[])
@@ -66,8 +66,8 @@ def rule_of(study: Study) -> Rule | None:
     """Return the rule by which the report compares runs, or None if the study compares nothing.
 
     The report compares the arms, which are the names on the first axis of the test run, such as
-    `mae` and `scratch`. It compares them separately at each place, which is a combination of names
-    on the other axes, such as `(("share", "10%"),)`.
+    `mae` and `scratch`. It compares them separately for each combination of names on the other
+    axes. In a `Rule`, such a combination is called a place, for example `(("share", "10%"),)`.
     """
     report, arms = study.report, study.compared
     if report.test is None:
@@ -77,16 +77,16 @@ def rule_of(study: Study) -> Rule | None:
         [(axis, name) for name in study.names(report.test, axis)] for axis in axes[1:]
     ]
     places = tuple(itertools.product(*names_on_other_axes))
-    asked: tuple[Comparison, ...] = ()
-    # a study that only averages over an axis compares nothing unless its file says so
+    comparisons: tuple[Comparison, ...] = ()
+    # a study that averages over an axis compares nothing unless its file has pairs or a baseline
     if report.pairs or report.baseline or not report.mean_over:
-        asked = list_comparisons(arms, places, report.pairs, report.baseline)
+        comparisons = list_comparisons(arms, places, report.pairs, report.baseline)
     return Rule(
         test=report.test,
         axis=axes[0] if axes else None,
         arms=arms,
         places=places,
-        asked=asked,
+        asked=comparisons,
         measure=report.measures[0] if report.measures else None,
     )
 
@@ -94,7 +94,8 @@ def rule_of(study: Study) -> Rule | None:
 def deciding_values(study: Study) -> dict[str, Any]:
     """Return `{dotted key: JSON value}` of every study key that can change a result or a claim.
 
-    For example, `{"seeds": [0, 1, 2], "runs.final.tool": "finetune", "report.test": "final"}`.
+    A claim is a sentence of the report about a difference between two arms. For example, the values
+    may be `{"seeds": [0, 1, 2], "runs.final.tool": "finetune", "report.test": "final"}`.
     """
     excluded: Any = {"title": True, "places": True, "report": READER_KEYS}
     # through JSON, so that the values are equal to the values read from a study.json
@@ -103,6 +104,7 @@ def deciding_values(study: Study) -> dict[str, Any]:
     sections |= {f"runs.{name}": values for name, values in sections.pop("runs").items()}
     for section, values in sections.items():
         for key, value in values.items():
+            # a study file spells the key `try`, which cannot name an attribute in Python
             key_in_file = key.replace("tries", "try")
             flat[f"{section}.{key_in_file}"] = value
     return flat
@@ -139,8 +141,9 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     """Compare a study with the study.json in the folder and return the updated history.
 
     A user who has seen results can change the plan towards a wished claim. A change after a run has
-    finished therefore counts as another end, that is, another look at the results, which weakens
-    the claims. Only changes that can change a result or a claim count, such as another seed.
+    finished therefore counts as another planned end of the study, at which the user looks at the
+    results once more. This weakens the claims. Only changes that can change a result or a claim
+    count, such as another seed.
 
     Args:
         folder: Folder of the study, with or without a study.json.
@@ -148,8 +151,8 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
         tasks: Tasks of the study, as `assign_folders` names the tasks.
 
     Returns:
-        The changes, the number of ends, and the unfinished tasks of the compared run that are no
-            longer planned.
+        The changes, the number of ends, and the unfinished tasks of the compared run (`report.test`
+            of the study file) that are no longer planned.
     """
     if not (folder / FILE).exists():
         return History()
@@ -164,13 +167,14 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
         count = f"{len(finished)} of {len(recorded.tasks)} runs had finished"
         changes = [*changes, f"The study was changed after {count}: {list_names(changed)}."]
         ends += 1
+    # before a run has finished, nobody has seen results, so dropped tasks do not weaken the claims
     return History(tuple(changes), ends, tuple(dropped) if finished else ())
 
 
 def content(
     study: Study, tasks: Tasks, history: History | None = None, order: Sequence[Group] = ()
 ) -> dict[str, Any]:
-    """Return the content of study.json: the plan of a study, its tasks and their changes.
+    """Return the content of study.json: the plan of a study, its tasks, and changes of the plan.
 
     The key `decides` has every value of the study file that can change a result or a claim, and the
     key `rule` says which runs the report compares, by which measure.
@@ -205,7 +209,7 @@ def read(folder: Path) -> StudyRecord:
     names: set[str] = set()
     for task in recorded.tasks:
         if task.name in names or not is_name(task.name) or not names.issuperset(task.needs):
-            text = f"task {task.name} has an invalid or repeated name, or needs a later task"
+            text = f"task {task.name} has an invalid or repeated name, or precedes a needed task"
             raise UserError(f"{folder / FILE} is damaged: {text}. Remove the file.")
         names.add(task.name)
     return recorded
@@ -236,7 +240,8 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """
     settled: Tasks = {}  # tasks under their final names
     names: dict[str, str] = {}  # {planned name: final name}
-    foreign: dict[str, str] = {}  # {folder: why it does not hold the run of the task of its name}
+    # {folder of another run: why the run is not the planned run of the task with this name}
+    foreign: dict[str, str] = {}
     for task in tasks.values():
         renamed = _renamed(task, names)
         name = renamed.name
@@ -246,6 +251,8 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
             why = identity.why_not_planned(folder / name, candidate.values, options, undecided)
             if not why and name not in settled:  # the folder is free or holds the task's run
                 break
+            # The reason is empty if an earlier task has taken the folder. The entry of a taken
+            # folder is left out below.
             foreign[name] = why
             name = f"{renamed.name}-{number}"
         names[task.name] = name

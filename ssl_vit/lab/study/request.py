@@ -175,16 +175,17 @@ def _split_places(study: read.Study, unread: Unread) -> tuple[dict[str, str], Gi
         unread: All keys that the user gave, except options of the study tool.
 
     Returns:
-        `{place: path}` of the places that the user has set. A place set to `none` or `null` is not
-            included. Then the values of all other keys.
+        First, `{place: path}` of the places that the user has set. A place set to `none` or `null`
+            is not included. Second, the values of all other keys.
 
     Raises:
         UserError: A place has the name of an option, or an option is wrong.
     """
     for place in study.places:
         is_option = place in StudyOptions.options() or place in study_keys()
-        if is_option and place not in PRESETS:  # a study may replace the options data= and model=
-            text = f"ssl_vit has an option {place}=. In the study's file, rename this place."
+        # PRESETS: a study may use data= and model= for its own places, in place of the options
+        if is_option and place not in PRESETS:
+            text = f"ssl_vit has an option {place}=. Rename this key under `places` of the file."
             raise UserError(f"places: {place}: {text}")
     paths, unread = unread.take(study.places)
     _check_keys(unread.keys, unread, study.places)
@@ -212,7 +213,7 @@ def _check_keys(keys: Iterable[str], unread: Unread, places: Collection[str]) ->
     Args:
         keys: Keys to check: the keys that the user set for all runs, and swept keys.
         unread: Values that the user gave, for the error message about `seed=`.
-        places: Further keys that the study file defines, which a misspelled key may mean.
+        places: Keys that the study file defines. The error about a misspelled key may suggest them.
 
     Raises:
         UserError: A key is unknown, or a study sets the key itself.
@@ -282,7 +283,8 @@ def _find_study_file(name: str | None) -> Path:
     Raises:
         UserError: No such study exists.
     """
-    names = [*study_names(), worth.NAME]  # worth.NAME has no file and never gets here
+    # worth.NAME is only suggested: it has no file, and `parse_request` builds its study
+    names = [*study_names(), worth.NAME]
     if name is None:
         choices = f"Choose from: {', '.join(names)}. Or name a study's file."
         raise UserError(f"recipe= is missing. {choices}")
@@ -326,5 +328,5 @@ def _seeds(text: str) -> tuple[int, ...]:
         is_list = "[" in text or "," in text
         return read.seeds_of(numbers if is_list else numbers[0])
     except ValueError:
-        expected = "expected a number of seeds (seeds=3) or different seeds (seeds=0,2)"
+        expected = "expected a number of seeds (seeds=3), or a list without repeats (seeds=0,2)"
         raise UserError(f"seeds={text}: {expected}") from None

@@ -50,7 +50,7 @@ class Slurm:
                 such as `--array`. Or the processes do not divide the batch of a task equally. Or
                 SLURM is not installed.
         """
-        _options(job)
+        _options(job)  # raises an error if an option or the number of processes is wrong
         for name in ("sbatch", "squeue"):
             if shutil.which(name) is None:
                 raise UserError(
@@ -224,7 +224,8 @@ def _command(
         f"--array={indices}{at_once}",
         # sbatch replaces %a by the index. Other percent signs in the folder's name are doubled.
         f"--output={str(logs).replace('%', '%%')}/{run}-%a.txt",
-        # the script runs the words after its first argument, in which it counts failures of tasks
+        # The first argument of the script is the beginning of the paths of files in which it counts
+        # the failures of tasks. The further arguments are the command that the script runs.
         *(str(SCRIPT), str(logs / run)),
         *("env", f"PYTHONPATH={process_environment().get('PYTHONPATH', '')}"),
         *process_command("study", *job.words, f"only={task_names}"),
@@ -279,9 +280,9 @@ def _options(job: StudyJob) -> list[str]:
 def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     """Return the number of machines of a task, and the number of processes on each machine.
 
-    The processes are the value of `--ntasks-per-node=`, or one for each GPU. GPUs may be given per
-    machine (`--gpus-per-node=`, `--gres=gpu:`) or in all (`--gpus=`). Without any of these options,
-    each machine has a single process.
+    The number of processes is the value of `--ntasks-per-node=`, or one process for each GPU. The
+    user may give the number of GPUs of each machine (`--gpus-per-node=`, `--gres=gpu:`) or of all
+    machines together (`--gpus=`). Without any of these options, each machine has a single process.
 
     Args:
         values: `{option of sbatch: value}`.
@@ -295,7 +296,7 @@ def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     if name is None:
         return nodes, 1
     processes = _number(values, name, PROCESSES[name])
-    if name != "gpus":
+    if name != "gpus":  # only --gpus= counts the GPUs of all machines together
         return nodes, processes
     if processes % nodes:
         raise UserError(

@@ -57,7 +57,9 @@ def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
         arguments: Words of the command line, and pairs (key, value) from Python.
 
     Returns:
-        The arguments without the sweep, and the swept keys, or None without a sweep.
+        The arguments without the word or argument `sweep`, and the swept keys, or None without a
+            sweep. On the command line, the words KEY=VALUES stay in the arguments. `axes` reads
+            their values later.
 
     Raises:
         UserError: `sweep` from Python is no mapping, or a key has two values.
@@ -81,7 +83,8 @@ def _read_mappings(mappings: list[Any]) -> tuple[Pairs, Values]:
 
     Returns:
         Pairs (key, value) of options of the study tool, and `{key: value or values}` of the swept
-            keys.
+            keys. The mapping may have options of the tool, such as `seeds`, because they may also
+            follow the word `sweep` on the command line.
 
     Raises:
         UserError: A value is no mapping, or a key has two values.
@@ -141,7 +144,7 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
             raise UserError(f"{text}: a value appears twice. Remove either value.")
         if key in others.keys:
             remedy = f"Leave {key}={others.text(key)} out."
-            raise UserError(f"{text}: you also set this key for all runs. {remedy}")
+            raise UserError(f"{text}: you sweep this key and also set it for all runs. {remedy}")
     return {key: dict(named) for key, named in values.items()}, others
 
 
@@ -163,8 +166,8 @@ def content(
         example = "Type a key with several values, such as sweep corruption.rate=0.15,0.5."
         raise UserError(f"{SWEEP}: no key follows. {example}")
     if recipe in study_names():
-        text = f"{SWEEP} needs a recipe, not a study. Use recipe=mpp, or leave {SWEEP} out."
-        raise UserError(f"recipe={recipe}: {text}")
+        text = f"{SWEEP} needs a recipe, not a study. Use a recipe such as recipe=mpp, or leave"
+        raise UserError(f"recipe={recipe}: {text} {SWEEP} out.")
     for key, values in axes.items():
         if len(values) < 2:
             text = f"a key after the word {SWEEP} needs at least two values. Add a value, or write"
@@ -175,7 +178,8 @@ def content(
     probe_options = {key: shared[key] for key in shared if key.startswith(("probe.", "compute."))}
     base = _base(pretrain_options, {key: next(iter(axes[key].values())) for key in axes})
     if not base.trains:
-        raise UserError(f"recipe={recipe}: this recipe trains no encoder. Use recipe=mpp.")
+        text = "this recipe trains no encoder. Use a recipe that does, such as recipe=mpp."
+        raise UserError(f"recipe={recipe}: {text}")
     pretrain_options.pop("plugin", None)  # the study passes on the plugin of the command line
     if base.data.path:
         # absolute, so that runs find the images from any folder
@@ -199,8 +203,9 @@ def content(
 def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return an axis whose names are the swept values of a key, as in a study file.
 
-    For example, `{"1e-3": {"pretrain": {"optim.lr": 1e-3}}}`, because the sweep sets the key of its
-    run `pretrain`. In names, `_` replaces characters that names must not have.
+    For example, `{"1e-3": {"pretrain": {"optim.lr": 1e-3}}}`. The study of a sweep always has a run
+    `pretrain`, for which the swept key is set. In names, `_` replaces characters that names must
+    not have.
 
     Args:
         key: Swept key, such as `optim.lr`.
@@ -211,9 +216,10 @@ def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     names: dict[str, Any] = {}
     for text, value in values.items():
+        # nothing is left of a value without letters and digits, such as []
         name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", text).strip("_.%=,+-") or "0"
         if name in names:
-            problem = f"another value has the same name {name}. Remove either value."
+            problem = f"two values have the same name {name} in folder names. Remove either value."
             raise UserError(f"{key}={text}: {problem}")
         names[name] = {"pretrain": {key: value}}
     return names

@@ -72,9 +72,9 @@ def tool_uses(tool: str, key: str, options: Values) -> bool:
 
     - `evaluate` uses all keys of probes, images, model and computation, but not the keys for probes
       during training.
-    - `pretrain` and `finetune` use keys of probes only if `probe.every` turns on probes during
-      training. They use all keys outside optional groups. They use an optional group, such as
-      `decoder`, if the objective needs it.
+    - `pretrain` and `finetune` use all keys, with two exceptions. They use a key of probes only if
+      `probe.every` turns on probes during training. They use a key of an optional group, such as
+      `decoder`, only if the objective needs the group.
 
     Args:
         tool: `pretrain`, `finetune` or `evaluate`.
@@ -96,7 +96,7 @@ def tool_uses(tool: str, key: str, options: Values) -> bool:
 
 
 def computed_values(recipe: Recipe) -> Values:
-    """Return `{dotted key: value}` of the keys that decide a run's computation or its result.
+    """Return `{dotted key: value}` of a recipe's keys that decide a run's computation or result.
 
     Left out are keys that only change the logging or the storage of a run, such as its name, and
     keys that name weights or images.
@@ -147,6 +147,7 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:
         options["data.path"] = recipe.data.path
     elif recipe.data.hub:
         options["data.hub"] = recipe.data.hub
+    # the values that follow from the data set and its path alone, whether or not the images exist
     implied = resolve(Given({"recipe": "evaluate", **options}), here=False).recipe.values()
     values = recipe.values()
     changed = [key for key in wanted if key not in PLACE and values[key] != implied[key]]
@@ -154,11 +155,11 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:
 
 
 def evaluated_images(recipe: Recipe) -> Values:
-    """Return the options that make an evaluation read the images of a recipe, and all of them.
+    """Return the options that make an evaluation read all images of a recipe.
 
     Left out are the keys that choose a part of the images for training, such as `data.share`. The
-    keys of cropping, such as `data.eval_crop`, are included if the recipe uses them. The recipe of
-    a frozen encoder does not: the encoder's own values apply.
+    keys of cropping, such as `data.eval_crop`, are included if the recipe uses them. A recipe for
+    a frozen encoder does not use them, because the values of the encoder apply.
     """
     wanted = [key for key in image_keys() if key not in PART]
     wanted += [key for key in CROPPING if has_use(recipe, key)]

@@ -108,8 +108,9 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
         axes[axis] = {name: settings for name, settings in names.items() if name not in dropped}
         if not axes[axis]:
             reasons = list_names([*dict.fromkeys(dropped.values())])
-            text = f"every name on this axis needs a path that is missing: {reasons}."
-            raise UserError(f"axis {axis}: {text} Set the path of at least one name.")
+            text = f"no name on this axis can run, because paths are missing: {reasons}."
+            remedy = "Set the paths that at least one name needs, as in photos=PATH."
+            raise UserError(f"axis {axis}: {text} {remedy}")
         lines += [f"{axis} {name} is left out: {why}" for name, why in dropped.items()]
     for name, run in study.runs.items():
         for place in sorted(find_references((study.options | run.options).values()) & missing):
@@ -126,7 +127,7 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
 
 
 def _why_missing(options: Values, places: Mapping[str, str], missing: set[str]) -> str:
-    """Return why options name a path that does not exist, or an empty text.
+    """Return which path in the options is missing, in words, or an empty text if none is missing.
 
     A place is a path that the user sets on the command line. For example, with `photos=/data`, the
     option `data.path={photos}/train` needs the folder `/data/train`.
@@ -220,11 +221,12 @@ def _seeds(study: Study) -> dict[str, list[int]]:
 def _match_steps(base: Values, options: Values, place: str) -> Values:
     """Return the steps and warm-up with which a run costs the same exaFLOP as the base run.
 
-    For example, if the axis sets a network whose steps take twice the exaFLOP, the result has half
-    of the base run's steps, and a warm-up that is shorter in proportion.
+    The base run is the same run without the axis whose names are to cost the same. For example, if
+    the axis sets a network whose steps take twice the exaFLOP, the result has half of the base
+    run's steps, and a warm-up that is shorter in proportion.
 
     Args:
-        base: Options of the run without the axis whose names are to cost the same.
+        base: Options of the base run.
         options: Options of the run at a name of this axis.
         place: Prefix of error messages.
 
@@ -238,17 +240,20 @@ def _match_steps(base: Values, options: Values, place: str) -> Values:
     """
     for key in SCALED:
         if options.get(key) != base.get(key):
-            text = f"`match` computes this value for each name of the axis. Leave {key} out."
+            text = "`match` sets this value, so that all names on the axis cost the same."
+            text = f"{text} Leave {key} out."
             raise UserError(f"{place}: {key}={options.get(key)}: {text}")
     base_cost = cost(plain_options(base), f"{place}, without the axis")
-    own_cost = cost(plain_options(options), place)
-    exact_steps = base_cost.steps * base_cost.exaflop_per_step / own_cost.exaflop_per_step
+    cost_with_axis = cost(plain_options(options), place)
+    exact_steps = base_cost.steps * base_cost.exaflop_per_step / cost_with_axis.exaflop_per_step
     steps = max(1, round(exact_steps))
     ratio = steps / exact_steps
     if abs(ratio - 1) > TOLERANCE:
-        text = f"with {steps} steps, the exaFLOP are {ratio:.0%} of the exaFLOP without the axis."
-        raise UserError(f"{place}: {text} Use more optim.steps= for a closer match.")
-    warmup = min(steps - 1, round(own_cost.warmup * steps / own_cost.steps))
+        text = f"with {steps} steps, this run costs {ratio:.0%} of the exaFLOP of the same run"
+        remedy = "Use more optim.steps= for a closer match."
+        raise UserError(f"{place}: {text} without this axis. {remedy}")
+    # the same share of the steps as without matching
+    warmup = min(steps - 1, round(cost_with_axis.warmup * steps / cost_with_axis.steps))
     return {"optim.steps": steps, "optim.warmup": warmup}
 
 
@@ -303,7 +308,7 @@ def _task(
 
 
 def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """Return the tasks of a needed run that fit a task: same names on the axes of the needed run.
+    """Return the tasks of a needed run that have the same names as a task on all axes of that run.
 
     For example, a task at arm `mae` and share `10%` that needs run `pretrain`, which has the axis
     arm only, gets the tasks of `pretrain` at arm `mae`, one for each seed.
@@ -322,8 +327,8 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
         task for task in candidates if all(at[axis] == name for axis, name in task.at.items())
     ]
     if not matching:
-        text = f"this run needs run {needed}, which does not exist for these names on the axes"
-        raise UserError(f"{place_text(run, at)}: {text}. Check `only` of run {needed}.")
+        text = f"this run needs run {needed}, which the study does not make for these names."
+        raise UserError(f"{place_text(run, at)}: {text} Check `only` of run {needed}.")
     return matching
 
 
@@ -343,7 +348,7 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
 
     The best learning rate of a short training, for example, need not be the best of a long one. No
     warning is given for differences in the tried keys themselves, in held-out images, in keys that
-    only one of the two has, and in keys that the study file names under `despite`.
+    only the task or only its tries have, and in keys that the study file names under `despite`.
 
     Returns:
         One line for each kind of difference, with the first run that has this difference.
@@ -353,19 +358,21 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
         if not task.tries:
             continue
         first_try = tasks[task.tries[0]]
+        # `_weights` adds the weights that each of the two starts from
         values_of_try = first_try.values | _weights(first_try)
         values = task.values | _weights(task)
         in_one_only = values_of_try.keys() ^ values.keys()
+        # NOT_CHOSEN_FOR has keys that may always differ, such as `seed` and `data.validation`
         ignored = {*first_try.tried, *NOT_CHOSEN_FOR, *task.despite, *in_one_only}
-        counting = [
+        relevant = [
             str(difference)
             for difference in differences(values_of_try, values, ignored)
             if changes_experiment(difference.key)
         ]
-        if counting:
+        if relevant:
             text = (
                 f"this run takes the best {' and '.join(first_try.tried)} from run {first_try.run},"
-                f" which differs in {', '.join(counting)}. For this run, another value may be"
+                f" which differs in {', '.join(relevant)}. For this run, another value may be"
                 " better"
             )
             places.setdefault(text, place_text(task.run, task.at))
@@ -390,6 +397,7 @@ def failed_need(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
         failed: Names of the failed tasks.
     """
     missing = [name for name in task.needs if name in failed]
+    # true without tries as well, where the filter below would change nothing
     have_all_tries_failed = {*task.tries} <= {*failed}
     if not have_all_tries_failed:
         missing = [name for name in missing if name not in task.tries]

@@ -195,13 +195,15 @@ def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
     """
     options = request.tool_options
     recipes_in_order = [request.recipes[name] for name in request.tasks]
+    # options of the command by which each element of a SLURM array runs its task
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
     if request.plugin:
         words.append(f"plugin={request.plugin}")
     order: list[Group] = []
     compared_run = ""  # after each task of this run, the study's page is written
     if request.hours:
-        # frozen_first: whether the frozen encoders are evaluated together with their seed
+        # frozen_first: the evaluations of frozen encoders belong to the group of their seed.
+        # Otherwise they are the last group.
         order = worth.order_groups(tasks, request.hours.frozen_first)
         compared_run = request.study.report.test or ""
     return launch.StudyJob(
@@ -268,9 +270,10 @@ def _check_unchanged(run: Path, options: Values) -> list[str]:
     """
     try:
         recipe = resolve_options(options, "", check_images=False)
-    except UserError:  # the initial weights of the run no longer exist
+    except UserError:
+        # The same options were valid before the run, so only the initial weights can be missing now
         recipe = read(run / "recipe.yaml")
-        recipe.out = str(run.parent)
+        recipe.out = str(run.parent)  # where the run is now
     # `fingerprint` computes a hash of the images to compare with the recorded hash
     return check_finished(Run(recipe), fingerprint)
 
@@ -278,9 +281,10 @@ def _check_unchanged(run: Path, options: Values) -> list[str]:
 def _exec_task(arguments: Arguments) -> None:
     """Replace this process by the run of a single task of a job array, and never return.
 
-    `only=` lists the tasks of the array, and `index=` is the position of the task in this list. The
-    list in a submitted array stays as it is, also if the user starts the study again. The options
-    of the task come from study.json.
+    `only=` lists the tasks of the array, and `index=` is the position of the task in this list. If
+    the user starts the study again with further tasks, later arrays get longer lists. The list of a
+    submitted array does not change, so each index keeps its task. The options of the task come from
+    study.json.
 
     Args:
         arguments: Arguments of the study tool, with `only=` and `index=`.
@@ -307,6 +311,7 @@ def _exec_task(arguments: Arguments) -> None:
     if name not in tasks:
         raise UserError(f"only={name}: not a task of the study, {suggest(name, tasks)}")
     unfinished = [need for need in tasks[name].needs if not launch.has_result(folder, need)]
+    # the needed jobs have ended, so a needed task without a result counts as failed
     missing = failed_need(tasks[name], tasks, unfinished)
     if missing is not None:
         raise UserError(f"only={name}: this task needs {missing}, which has not finished")

@@ -263,14 +263,17 @@ def import_all() -> str | None:
     Returns:
         Why a fork is not safe, or None if it is safe.
     """
-    for name in WITH_OPENBLAS:  # before counting, because a fork restarts OpenBLAS's threads
+    # A fork is safe with the threads of OpenBLAS, because OpenBLAS restarts them after a fork. They
+    # start here, before the first count, so that they do not count as new threads.
+    for name in WITH_OPENBLAS:
         importlib.import_module(name)
     threads_before = count_threads()
     for name in module_names():
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # otherwise garbage collection in a task would copy the memory of all imports
-    new_threads = count_threads() - threads_before  # the difference of two counters of names
+    # {name: number} of the threads that the imports have started
+    new_threads = count_threads() - threads_before
     for name in new_threads:
         if name not in FORK_SAFE_THREADS:
             return f"an import started the thread {name}"
@@ -376,11 +379,12 @@ def main(descriptor: int) -> None:
     # must be set before torch is imported, as in `ssl_vit.__main__`
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
-    # outside Linux, where a child cannot end with its parent, no task may be forked
+    # outside Linux, where a child cannot end with its parent, a forked task aborts at once
     end_with_parent = dies_with_us() or os.abort
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
-    os.close(os.pidfd_open(os.getpid()))  # raises if the kernel has no pidfd
+    # raises an error if the kernel has no pidfds, by which `serve` waits for the end of its tasks
+    os.close(os.pidfd_open(os.getpid()))
     why_unsafe = import_all()
     connection.send_bytes(json.dumps({"refusal": why_unsafe}).encode())
 

@@ -150,14 +150,16 @@ def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Paralleli
         memory = memory_need(setup.recipe, gpu=False)  # of one task
         most = max(1, min(cpu_cores // (fixed_threads or 1), usable_memory() // memory))
         counts = {most}
-        if not fixed_threads:  # fewer tasks with several threads each may be faster
+        # Fewer tasks with several threads each may be faster. Measuring a candidate takes time, so
+        # there are only two more candidates: WIDEST tasks at once, and a single task.
+        if not fixed_threads:
             counts |= {min(most, WIDEST), 1}
     possible = [Parallelism(count, fixed_threads or max(1, cpu_cores // count)) for count in counts]
     return sorted(possible, reverse=True)
 
 
 def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed:
-    """Time the runs of a study, and return the number of runs at once with which it ends first.
+    """Time the runs of a study, and return the number of runs at once that makes the study fastest.
 
     Every kind of run, such as fine-tuning, is timed with the largest number of runs at once. With
     each smaller number, only pre-training is timed, and the times of the other kinds are scaled:
@@ -178,10 +180,10 @@ def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed
     timed = {kind: _time(setup, timer, kind, largest) for kind in kinds_of(setup)}
     speeds = [RunSpeed(_clocks(setup, timed, timer.imports, largest), largest.parallel)]
     for parallelism in others:
-        before, now = timed["pretrain"], _time(setup, timer, "pretrain", parallelism)
+        at_largest, at_this = timed["pretrain"], _time(setup, timer, "pretrain", parallelism)
         # multiply each time by the ratio of the two times of pre-training
         scaled = {
-            kind: {key: times[key] * now[key] / max(1e-9, before[key]) for key in times}
+            kind: {key: times[key] * at_this[key] / max(1e-9, at_largest[key]) for key in times}
             for kind, times in timed.items()
         }
         clocks = _clocks(setup, scaled, timer.imports, parallelism)
@@ -207,8 +209,9 @@ def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[
         parallelism: Number of runs at once, and threads of each run.
 
     Returns:
-        `{key: value}` of the timed run, and the images of a step of the study divided by the
-            images of a timed step, by which the time of a step is multiplied.
+        `{key: value}` of the timed run, and the ratio of the batch of the study to the batch of the
+            timed run. The time of a timed step, multiplied by this ratio, is the time of a step of
+            the study.
     """
     tasks = tasks_of(setup, smallest_size(setup)).values()
     task = next(task for task in tasks if task_kind(task) == kind)  # all of a kind are alike
@@ -217,13 +220,14 @@ def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[
         options |= _start(setup, task)
     if task.run == "tune":  # a try with mixup reads two images for each image of a batch
         options["data.mixup"] = MIXUP[1]
-    share = SAMPLE / setup.images.train  # of the training images, enough for the timed steps
+    share = SAMPLE / setup.images.train  # share of the training images that the timed run reads
     if share < 1:
         options["data.share"] = float(f"{share:.4g}")
     options |= {"compute.threads": parallelism.threads}
     if usable_gpus():
         options.setdefault("compute.workers", max(1, parallelism.threads - 1))
     recipe = resolve_options(options, NAME)
+    # without a GPU, a timed step has fewer images if its work would exceed STEP_WORK
     batch = timed_batch = recipe.optim.batch
     work = compute_network_cost(recipe).training  # multiply-adds for one image, or None
     if work is not None and not usable_gpus():

@@ -122,9 +122,19 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
 def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
     """Return the facts that the report needs to answer whether pre-training helps.
 
-    lab/answer.py writes the answer at the top of the report from these names, lengths and commands.
-    The commands are those of the `pretrain` and the `study` tool, each with an option per line.
-    `other` says what pre-training is compared with, and `init` is empty without such an encoder.
+    lab/answer.py writes the answer at the top of the report from these facts.
+
+    Returns:
+        `{key: text}` with these keys:
+
+            - `objective`: recipe of pre-training
+            - `other`: what pre-training is compared with, such as "trained from scratch"
+            - `init`: encoder that pre-training starts from, or `""` for untrained weights
+            - `network` and `released`: networks in words, `released` empty without that arm
+            - `steps` and `epochs`, `fine_steps` and `fine_epochs`: length of pre-training and of
+              fine-tuning
+            - `pretrain` and `study`: options of the commands that repeat the pre-training and the
+              study, one option per line
     """
     start = {"init": setup.init} if setup.init else {}
     fine_steps = setup.fine_steps(size.steps)
@@ -263,7 +273,8 @@ def _released(
     Args:
         released: The encoder.
         size: Size of the study.
-        parts: Suffixes of the fine-tunings: `""` with all labels, `"_fewer"` with shares of them.
+        parts: Mapping whose keys are endings of the names of the fine-tuning runs: `""` with all
+            labels, `"_fewer"` with shares of the labels. The values are not used.
     """
     start = {**released.options, "supervised.pool": released.pool}
     tries = {"optim.lr": _encoder_rates(size)}
@@ -298,7 +309,7 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
     Returns:
         `{name of the run: settings}`, for example for the names `tune` and `final`.
     """
-    fewest_tries = min(RATES)  # in the smallest study
+    fewest_tries = min(RATES)  # in the smallest study: the keys of RATES are numbers of tries
     if size.tries > fewest_tries:
         tries = tries | {"data.mixup": MIXUP}
     return {f"tune{part}": start | {"try": tries}, f"final{part}": start}

@@ -110,8 +110,9 @@ def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | Non
         Multiply-adds of the encoder. None if the patches do not divide the image size, or if
             `options` choose a network with fewer than 16 or more than 256 patches per image.
     """
+    # the user's options that decide the network and its input
     kept = {key: given[key] for key in given if key in NETWORK_KEYS or key.startswith("model")}
-    if any(key == "model" for key, _ in options):  # the user's network is replaced
+    if any(key == "model" for key, _ in options):  # `options` replace the user's network
         kept = {key: kept[key] for key in kept if not key.startswith(("model", "init"))}
     try:
         recipe = resolve_options(
@@ -122,6 +123,7 @@ def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | Non
     # a network that the user or the recipe chooses may have any number of patches
     if options and not recipe.model.convolutional and recipe.patches not in PATCHES:
         return None
+    # `features`: multiply-adds of the encoder, from the image to its features
     return float(compute_network_cost(recipe).features or 0)
 
 
@@ -186,11 +188,13 @@ def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> s
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
         return f"network     {setup.network}: the network of init="
-    if not chosen.options:  # the user fixes both model and size, or it is the recipe's network
+    # without options, nothing was replaced: the user fixes both model and size, or the recipe's own
+    # network is used
+    if not chosen.options:
         source = " and ".join(fixed) if fixed else f"recipe={setup.objective}"
         return f"network     {setup.network}: the network of {source}"
     kind = "GPU" if usable_gpus() else "CPU"
-    condition = f", with {fixed[0]} as set" if fixed else ""
+    condition = f", with {fixed[0]} as you have set it" if fixed else ""
     larger = ""
     if choices[0] != chosen:
         needed = search.needed(choices[0])
@@ -274,7 +278,7 @@ class _Search:
                 self.guess = self._guess(network)
             nearest, setup, speed = self.guess
         ratio = network.work / nearest.work if nearest.work else 1.0
-        # a released encoder is the same next to every network, so its time does not change
+        # a released encoder has its own network, so the time of its steps stays the same
         clocks = {
             kind: clock if kind.endswith(RELEASED) else clock._replace(step=clock.step * ratio)
             for kind, clock in speed.clocks.items()

@@ -91,9 +91,10 @@ _SCHEDULES: dict[tuple[Any, ...], dict[str, ScheduledTask]] = {}
 def _schedule(setup: StudySetup, size: StudySize) -> dict[str, ScheduledTask]:
     """Return all tasks that a study runs, by name, each with its kind and the tasks that it needs.
 
-    A study with three learning rates of pre-training has further runs whose names end in `_low` and
-    `_high`. Only the tuning seed runs all of them. Each other seed runs a single pre-training, the
-    one that tuning has chosen, which takes as long as the run without such an ending.
+    A study with three learning rates of pre-training has three runs of pre-training: `pretrain`,
+    `pretrain_low` and `pretrain_high`. For the tuning seed, the schedule has all three. For each
+    other seed, it has only `pretrain`, in place of the run that tuning will choose, because all
+    three take equally long. The same holds for supervised training (`own`).
     """
     # the schedule does not depend on the steps, so studies that differ in their steps share it
     key = (*setup.all_arms, *size._replace(steps=0))
@@ -205,11 +206,13 @@ def _longest_that_fits(
 def size_with_extras(
     setup: StudySetup, size: StudySize, hours: float, speed: RunSpeed
 ) -> StudySize:
-    """Return the size with all further groups of tasks that may fit if the machine is faster.
+    """Return the size with the further groups of tasks that may fit if the machine is faster.
 
-    The study file gets eight seeds, the frozen encoders, and each share of the labels that fits
-    into the hours together with three seeds. All groups but tuning and three seeds are optional:
-    the running study leaves out what does not fit into the hours.
+    The machine may be faster than measured, for example because other programs have ended.
+
+    The study file gets eight seeds and the frozen encoders. It gets a share of the labels only if a
+    study with three seeds, this share and the shares before it fits into the hours. All groups but
+    tuning and three seeds are optional: the running study leaves out what does not fit.
 
     Args:
         setup: Setup of the study: its images, recipe and network.
@@ -258,10 +261,11 @@ def plan_lines(
         yield f"released    {setup.released.network}, fine-tuned like the other arms"
     if not size.frozen:
         yield "            The frozen encoders are measured only if time is left at the end."
-    if size.tries == WITH_RATES:  # the number of tries that includes learning rates of pre-training
+    if size.tries == WITH_RATES:  # this number of tries includes learning rates of pre-training
         yield f"rates       Three learning rates for {setup.objective} are tried."
     else:
-        # the smallest study to which `find_largest_size` gives three learning rates
+        # a study of the same steps with as few seeds and shares as `find_largest_size` requires for
+        # three learning rates
         with_rates = size._replace(tries=WITH_RATES, seeds=SEEDS_BEFORE_RATES, shares=())
         needed = (spent + seconds(setup, with_rates, speed)) / 3600 / (1 - RESERVE)
         yield (
@@ -282,7 +286,7 @@ def power_lines(test: int) -> Iterator[str]:
     # 2.8 standard errors of a paired difference: 1.96 for the 95% interval and 0.84 for 80% power
     points = 100 * 2.8 * math.sqrt(SHARE_ONE_RIGHT / test)
     yield (
-        f"assumed     With {test:,} test images, the study claims a difference of {points:.1f}"
+        f"assumed     With {test:,} test images, the study finds a true difference of {points:.1f}"
         f" points with a probability of 80%, if on {format_share(SHARE_ONE_RIGHT)} of the images"
         " exactly one arm is right."
     )

@@ -216,8 +216,8 @@ def _is_network_key(key: str) -> bool:
 def _check_released(given: Values) -> None:
     """Check that `released=` names a trained encoder that describes its own network.
 
-    An export describes its network in a file, and a timm model in its name. A file with nothing but
-    weights cannot be used.
+    The description is in a file of an export, or follows from the name of a timm model. A file with
+    nothing but weights cannot be used, and neither can `scratch`, which means untrained weights.
 
     Raises:
         UserError: `released=` names no such encoder, or `init=` names the same encoder.
@@ -229,6 +229,7 @@ def _check_released(given: Values) -> None:
         text = f"init={place} already names this encoder. Leave {RELEASED}= out."
         raise UserError(f"{RELEASED}={place}: {text}")
     source = InitSource(place, RELEASED)
+    # is_scratch: the place is the word `scratch`
     if source.is_scratch or not source.read_description():
         raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
 
@@ -295,7 +296,8 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
         model=model,
         pool=recipe.pool,
         supervised_ratio=supervised_ratio,
-        # a step of fine-tuning reads another number of images than a step of pre-training
+        # Steps of fine-tuning for each step of pre-training. FINE is the ratio of the numbers of
+        # images, and the ratio of the batches turns images into steps.
         fine_ratio=FINE * recipe.optim.batch / batch,
         batch=batch,
         command_options=given,
@@ -304,7 +306,7 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
 
 
 def _model_options(recipe: Recipe, shared: Values) -> Values:
-    """Return the options with which a run from untrained weights has the network of a recipe.
+    """Return the options that give a run from untrained weights the network of a recipe.
 
     These are the network's name, such as `model=vit_p8`, or all sizes of the network if the recipe
     has changed a size, for example the depth.
@@ -351,7 +353,8 @@ def find_images(shared: Values) -> StudyImages:
         labels = split_labels(data)
     if not _count_labelled(labels.train):
         raise UserError(
-            f"{NAME}: the images have no labels. Put the images of each class into a folder."
+            f"{NAME}: the images have no labels. Put the images of each class into a folder of"
+            " their own."
         )
     if labels.train.ndim > 1:
         raise UserError(
@@ -375,7 +378,7 @@ def find_images(shared: Values) -> StudyImages:
         raise UserError(
             f"{NAME}: there are only {available} labelled images that are not test images, and"
             f" {FEW_IMAGES} are needed just to choose settings. Label about"
-            f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images."
+            f" {FEW_IMAGES / HELD_OUT[-1]:.0f} such images in all."
         )
     guesses = labels.splits.guesses
     if user_share and data.validation != user_share:
@@ -417,6 +420,7 @@ def _count(
         test=_count_labelled(labels.test),
         notes=labels.splits.notes,
         guesses=guesses,
+        # only images under a path are measured. Others count as images of `data.size` pixels
         side=shorter_side(labels.splits.train, data) if data.path else data.size,
     )
 
