@@ -219,8 +219,8 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
         validation = _default_validation_split(train, splits)
         if validation == test_split:
             validation = None
-    # Without `test`, a test split is not opened. Only a validation split that is used for testing is
-    # still named, because the notes explain by it why a share of train is held out
+    # Without `test`, no test split is named. The only exception is a validation split that is used
+    # for testing, because the notes explain with it why a share of train is held out
     if not test and not validation_is_test:
         test_split = None
     return Roles(train, validation, test_split, validation_is_test)

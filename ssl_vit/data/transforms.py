@@ -132,9 +132,9 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     """
     top, left, height, width = box
     channel_stride, row_stride, column_stride = image.stride()
-    # The crop as a batch of one image, without a copy. The stride of the first axis is the number of
-    # values of a whole image. Only with this stride does ATen, torch's library of operations, see
-    # that the channels are last in memory, and resize without changing the memory format
+    # The crop as a batch of one image, without a copy. The stride of the first axis is the number
+    # of values of a whole image. Only with this stride does ATen, torch's library of operations,
+    # see that the channels are last in memory, and resize without changing the memory format
     cut_1CHW = image.as_strided(
         (1, len(image), height, width),
         (image.numel(), channel_stride, row_stride, column_stride),
