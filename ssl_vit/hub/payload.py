@@ -94,8 +94,8 @@ def _export(run: Run, folder: Path, step: int | None = None) -> Files:
     _, *weight_files = export_files.WRITTEN  # the first file is config.json
     for name in weight_files:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
-    # EXPORTED holds the names of all files that an export writes: config.json and the weights. Other
-    # files, which a user has added, are not uploaded
+    # EXPORTED holds the names of all files that an export writes: config.json and the weights.
+    # Other files, which a user has added, are not uploaded
     files: Files = {path.name: path for path in folder.iterdir() if path.name in EXPORTED}
     return files | {"README.md": card.render(run, folder, step).encode()} | _description(run)
 
