@@ -411,7 +411,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     recipe, data = run.recipe, run.recipe.data
     probed = f"{recipe.init}, frozen: {feature_text(pool, recipe.probe.layer)}"
     if recipe.probe.feature == "hidden":
-        probed += ". The probes read the hidden tanh layer that the run trained on top of it"
+        probed += ". The probes read the hidden tanh layer that was trained on top of this feature"
     assert splits.test is not None
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
     images = ", ".join(f"{_count_images(source)} {name}" for name, source in named.items())

@@ -376,8 +376,8 @@ def _copy_trunk_checkpoint(job: TrainingJob) -> None:
     because RUN's best weights are not copied, and says where this run began.
 
     Raises:
-        UserError: The checkpoint is damaged or belongs neither to this run nor to RUN, or RUN had
-            other images, initial weights or another plugin.
+        UserError: The checkpoint is damaged or belongs to a run other than RUN, or RUN had other
+            images, initial weights or another plugin.
     """
     run, trunk = job.run, job.recipe.trunk
     if trunk is None or checkpoint.list_checkpoints(run.checkpoints):
