@@ -220,7 +220,7 @@ def _draw_blurs(
 
 
 def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
-    """Blur a random part of the images, which may have any number of channels.
+    """Blur some of the images, chosen at random. Images may have any number of channels.
 
     `_draw_blurs` decides which images are blurred and how strongly, with the same random numbers as
     for RGB images. torchvision's kernel ends at three standard deviations, or at the border of a

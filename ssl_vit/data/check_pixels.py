@@ -216,13 +216,14 @@ class _FileProperties(NamedTuple):
 def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -> Iterator[str]:
     """Yield a warning for each property that images lose when they are read as RGB of 8 bits.
 
-    ssl_vit reads images with 3 channels and without data.range as RGB with 8 bits per channel. Lost
-    are then bits beyond 8, all pages after the first, and transparency.
+    If data.range is not set, ssl_vit reads images with 3 channels as RGB with 8 bits per channel.
+    Such images lose their bits beyond 8, all pages after the first, and transparency.
 
     Args:
         split: The name of the split.
         source: The images of the split.
-        data: Not used. `check` calls `_warn_of_clipping` with the same arguments.
+        data: Not used. The parameter exists because `check` passes the same arguments to this
+            function or to `_warn_of_clipping`.
         why_no_range: A sentence that explains why the user cannot set data.range=. If it is not
             empty, the warnings recommend no option.
     """
@@ -243,7 +244,8 @@ def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -
             f"{len(several):,} of {images} have several pages, such as {several[0]} with"
             f" {pages} pages. Only the first page is used"
         )
-        # data.range= too, because three channels without it are the colours of the first page
+        # recommend data.range=, too: without it, a file with three pages would still be read as RGB
+        # from its first page
         remedy = f"To read grey pages as channels, use data.channels={pages} data.range=[0,255]"
         yield warning if why_no_range else f"{warning}. {remedy}"
     transparent = [name for name, file in stored.items() if file.is_transparent]

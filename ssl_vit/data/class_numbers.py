@@ -28,8 +28,8 @@ TO_NUMBERS = (
     " with data.label_column=."
 )
 TO_NAMES = (
-    "Rename the class folders to the class names of init=, or name a column with these class names"
-    " with data.label_column=."
+    "Rename the class folders to the class names that the weights of init= were trained with, or"
+    " name a column with these class names with data.label_column=."
 )
 
 

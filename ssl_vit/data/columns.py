@@ -80,8 +80,9 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
         data: The options that name columns.
 
     Returns:
-        The name of the column, "" if no column holds masks; and a sentence on the columns, for the
-        error that masks are needed. `Masks.store`, which reads the masks, is set by the caller.
+        The name of the column, "" if no column holds masks; and a hint that lists the columns. The
+        hint is appended to the error that is raised if masks are needed and there are none. The
+        caller sets `Masks.store`, which reads the masks.
 
     Raises:
         UserError: There is no column data.mask_column, or it holds no images.

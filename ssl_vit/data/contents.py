@@ -45,7 +45,7 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
     """Count the distinct images among M images, and images whose copies have different labels.
 
     Copies are images with the same hash. The result also has the effective number of images: how
-    many images without copies would tell as much (`stats.effective_number`).
+    many images without copies would give equally precise results (`stats.effective_number`).
 
     Args:
         hashes_M: Hash of each image's contents, int64 (M,).
@@ -57,7 +57,7 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
     _, copies_C = np.unique(hashes_M, return_counts=True)  # for each of C distinct images
     if len(copies_C) == len(hashes_M):
         return None
-    # a hash that occurs in several different pairs of hash and label has several labels
+    # the hash of each distinct pair of hash and label: it occurs as often as its image has labels
     hash_of_pair = np.unique(np.column_stack([hashes_M, label_M]), axis=0)[:, 0]
     _, labels_C = np.unique(hash_of_pair, return_counts=True)
     return Copies(
@@ -92,7 +92,7 @@ def is_among(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
     """
     if not len(known):
         return np.zeros(hashes.shape, bool)
-    # the position of the first known hash that is not below the hash: of an equal hash, if any
+    # the position of the first known hash that is greater or equal: if the hash is known, its own
     position = np.searchsorted(known, hashes)
     # a hash above all known hashes has the position len(known), and differs from the last one too
     return known[np.minimum(position, len(known) - 1)] == hashes

@@ -125,8 +125,9 @@ def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
         raise
     except Exception as error:  # a file written by others may cause any error in a decoder
         line = " ".join(str(error).split())
-        # "cannot identify image file <_io.BytesIO object at 0x7f52>" loses the object, and
-        # "/src/decode_jpeg.cpp:23, not a JPEG" the line of torchvision's source
+        # Remove what does not help the user: the object from "cannot identify image file
+        # <_io.BytesIO object at 0x7f52>", and the position in torchvision's source from
+        # "/src/decode_jpeg.cpp:23, not a JPEG"
         message = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", line)
         raise ValueError(f"cannot decode the image: {message[:200]}") from None
 
@@ -151,13 +152,15 @@ def stored_bits(raw: bytes) -> int:
         packing = _packing(open_image(raw))
         if packing == "I;16B":  # Pillow's name for grey values up to 65535
             return 16
-        # a tuple (name of the mode, highest value), or a name for values up to 255
+        # `packing` is a tuple (name of Pillow's mode, highest value), or for values up to 255 only
+        # the name of the mode
         highest = packing[1] if isinstance(packing, tuple) else 0
         return max(8, int(highest).bit_length())
     if raw[4:8] == b"ftyp":  # AVIF
         settings_start = raw.find(AV1_SETTINGS)
         if settings_start > 0:
-            flags = raw[settings_start + 6]  # the third byte after the box's name of four bytes
+            # AV1_SETTINGS, the name of a box, has four bytes. The third byte after it holds flags
+            flags = raw[settings_start + 6]
             if flags & AV1_HIGH_DEPTH:
                 return 12 if flags & AV1_12_BITS else 10
     return 8
@@ -336,8 +339,10 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     # keep the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
     shift = 4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8
     grey_HW = value_HW >> shift
+    # Invert a TIFF that stores white as 0, as Pillow does for 8 bits only. In a TIFF, mode I means
+    # signed values, which are kept
     if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
-        grey_HW = 255 - grey_HW  # Pillow does this for 8 bits only
+        grey_HW = 255 - grey_HW
     color_HW3 = np.repeat(grey_HW.astype(np.uint8)[..., None], 3, 2)
     transparent = image.info.get("transparency")  # the value of transparent pixels
     if transparent is None:
@@ -379,7 +384,8 @@ def _packing(image: Image.Image) -> Any:
 
 def _rgb(raw: bytes) -> Tensor:
     """Decode an encoded image to RGB bytes, uint8 (3, H, W), with the fastest safe decoder."""
-    # `decode` is given arrays below: it checks arrays, and calls this function only for bytes
+    # The calls of `decode` below do not recurse: `decode` calls this function only for bytes, and
+    # here it gets an array, which it only checks
     if raw.startswith(NPY):
         return decode(_rgb_array(raw))
     # torchvision decodes JPEG and simple WebP up to 6 times as fast as Pillow. It is not used for
@@ -464,11 +470,13 @@ def _values_of_pillow(raw: bytes) -> StoredValues:
 
 
 def _values_of_tiff(raw: bytes) -> StoredValues:
-    """Read the stored values of a TIFF of one image, whose channels are its samples or its pages.
+    """Read the stored values of a TIFF that holds a single image.
 
-    tifffile reads the image as a series, its word for pages of the same shape that form one array.
-    A TIFF with a palette is read with Pillow as RGB, and a TIFF with fewer than 8 bits per value as
-    grey from 0 to 255, as for a PNG.
+    The channels of the image are its samples (the several values of a pixel) or its pages. tifffile
+    reads the image as a series, its word for pages of the same shape that form one array.
+
+    Pillow reads a TIFF with a palette as RGB, and a TIFF with fewer than 8 bits per value as grey
+    from 0 to 255, as it reads such a PNG.
 
     Args:
         raw: The encoded image.
@@ -491,6 +499,7 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
             return _values_of_pillow(raw)
         array, channels_last = _read_series(series)
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
+        # invert the values, because this TIFF stores white as 0
         array = array.dtype.type((1 << page.bitspersample) - 1) - array
     orientation = page.tags.valueof(ORIENTATION, 1)  # the same for all pages, which are channels
     if channels_last:  # (H, W, C)
@@ -517,8 +526,8 @@ def _check_series(series: Sequence[Any]) -> None:
     if further_images:
         raise ValueError(
             f"this is a TIFF of {1 + len(further_images)} images of the shapes {series[0].shape}"
-            f" and {further_images[0].shape}. Use a file of a single image whose samples or pages"
-            " are the channels"
+            f" and {further_images[0].shape}. Use a file of a single image, with one channel per"
+            " page or several values per pixel"
         )
 
 

@@ -29,7 +29,8 @@ from .source import Groups, Raw, Source, Store, file_bytes, read_file
 FOLDERS = "names of folders"  # as the source of labels
 FOLDER = "folder"  # data.group=folder: images of a folder are one group
 DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
-DATES = "all folder names are years or dates"  # why folders may be no classes
+# The part of a message that says why the folders may not be classes
+DATES = "all folder names are years or dates"
 
 
 class FileStore(Store):
@@ -299,7 +300,7 @@ def _check_columns(root: Path, metadata: Metadata, data: Data, has_class_folders
         if name is not None and name not in choices:
             unused_files = "".join(f" ({file_and_reason})" for file_and_reason in metadata.unused)
             raise UserError(
-                f"{key}={name}: the folder data.path={root} has no such column,"
+                f"{key}={name}: the metadata in data.path={root} have no such column,"
                 f" {suggest(name, choices)}{unused_files}"
             )
 
@@ -315,7 +316,8 @@ def _find_label_column(metadata: Metadata, data: Data) -> str | None:
     """
     if data.label_column is None:
         return next(iter(labels.usual_columns(metadata.columns)), None)
-    # if there are no metadata, data.label_column=label means the names of the folders
+    # The caller has refused unknown columns. A column that is missing here can only be `label`,
+    # which without metadata means the names of the folders
     return data.label_column if data.label_column in metadata.columns else None
 
 

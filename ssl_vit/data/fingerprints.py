@@ -116,9 +116,9 @@ def _hash_masks(full_split: Source) -> str:
 
 
 def _choose_step(store: Store, size_N: np.ndarray) -> int:
-    """Return n if the contents of every n-th image are to be hashed.
+    """Return the number n for which the contents of every n-th image are to be hashed.
 
-    n is the smallest number by which about MOST_BYTES (1 GiB) or less are read. 1 means that all
+    n is the smallest number for which at most about MOST_BYTES (1 GiB) are read. If n is 1, all
     images are hashed.
 
     Args:

@@ -84,6 +84,7 @@ class Labels:
 
         An image without a label has the label -1. A split without images has -1 and -1.
         """
+        # rows of lists are filled up with END, which is no label
         labels = self.label_N[self.label_N != END] if self.lists else self.label_N
         if not len(labels):
             return UNLABELLED, UNLABELLED
@@ -145,7 +146,8 @@ def read(
     Args:
         stored: The stored labels of each split.
         rules: The rules by which labels are read.
-        guesses: A list to which warnings are added.
+        guesses: A list to which warnings are added. Each warning says what ssl_vit guessed about
+            the labels.
         used: Whether labels are used, the value of data.labels. If labels are not used, there are
             no warnings, and values that cannot be read as labels cause no error.
 
@@ -329,7 +331,8 @@ def _parse_whole(value: Any, where: str) -> int:
     """Return a value such as 3, 3.0, "3" or "3.0" as a whole number.
 
     Args:
-        value: A stored label.
+        value: A stored label. A text must be a number (`_is_number`), because `float` raises a
+            ValueError for a text such as "cat".
         where: The beginning of the error, such as "data.label_column=label: data.path=photos".
 
     Raises:
@@ -366,9 +369,11 @@ def _read_lists(stored: StoredLabels, rules: LabelRules) -> Labels:
     label_NL = pad_lists(stored.values, rules.prefix)
     empty = int((label_NL[:, 0] == END).sum())
     lengths = (label_NL >= 0).sum(axis=1)
-    longest = int(lengths.max(initial=1))  # 1 if all lists are empty, as there is a column for END
+    # at least 1: even if all lists are empty, `label_NL` has one column, which holds END
+    longest = int(lengths.max(initial=1))
     highest = label_NL.max(initial=UNLABELLED)
-    # class numbers do not repeat, so class numbers 0 and 1 fill lists of two numbers at most
+    # the numbers of an image's classes do not repeat, so a list of more than two zeros and ones is
+    # multi-hot
     if longest > 2 and highest in (0, 1):
         raise UserError(
             f"data.label_column={rules.column}: the lists hold up to {longest} zeros and ones."

@@ -293,7 +293,8 @@ def role(split: str) -> str:
 def choose(name: str, splits: Collection[str]) -> str | None:
     """Return the split called `name`, else the only split with the same role, else None.
 
-    For example, "test" chooses the split "eval" if there is no split "test".
+    For example, "test" chooses the split "eval" if there is no split "test". A name without a role,
+    such as "2019", chooses only the split of this name.
 
     Args:
         name: Name of the split to choose.
@@ -301,7 +302,8 @@ def choose(name: str, splits: Collection[str]) -> str | None:
     """
     if name in splits:
         return name
-    same_role = [split for split in splits if ROLE.get(split.lower()) == ROLE.get(name, name)]
+    wanted_role = ROLE.get(name, name)
+    same_role = [split for split in splits if ROLE.get(split.lower()) == wanted_role]
     return same_role[0] if len(same_role) == 1 else None
 
 
@@ -449,18 +451,20 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
     composed_paths = [compose_unicode(folder.path) for folder in folders]
     paths = [tuple(path.split("/")) if path else () for path in composed_paths]
     level, guesses = _find_split_level(paths)
-    splits: list[str | None] = ["train"] * len(paths)  # of each folder
+    splits: list[str | None] = ["train"] * len(paths)  # the split of each folder
     if level is not None:
         splits = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
         unused = [i for i, split in enumerate(splits) if split is None]
         if unused:
+            # name each unused folder once, by its path down to the level of the splits
             count = sum(len(folders[i].files_of(kind)) for i in unused)
             names = list_names(sorted({"/".join(paths[i][: level + 1]) or TOP for i in unused}))
             guesses = [
                 "only folders named like a split, such as train, are used. Left out:"
                 f" {format_image_count(count)} in {names}"
             ]
-        paths = [path[:level] + path[level + 1 :] for path in paths]  # without the split's folder
+        # without the split's folder, the rest of the path may name a class
+        paths = [path[:level] + path[level + 1 :] for path in paths]
     used_paths = [path for path, split in zip(paths, splits, strict=True) if split is not None]
     label_of, class_guesses = _find_classes(used_paths)
     return Division(splits, [label_of.get(path, "") for path in paths], guesses, class_guesses)

@@ -263,7 +263,8 @@ def training_loader(
         stop: The step after the last step.
         workers: The requested number of worker processes.
         views: The options of the random views of each image, None for no views.
-        decoded: The decoded images of `source`; None to decode images in each step.
+        decoded: The decoded images of `source`; None to decode images in each step. Views are never
+            made from decoded images, so with `decoded`, `views` must be None.
     """
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
@@ -323,8 +324,8 @@ def held_out_batches(
 ) -> list[Batch]:
     """Load this process's batches of held-out images, with the same random numbers in every run.
 
-    The images of all processes are the rows of `held_out_rows(source, most, skip)`. The last batch
-    of a process may be smaller, and unreadable images are left out.
+    Together, all processes load the images of the rows that `held_out_rows(source, most, skip)`
+    returns. The last batch of a process may be smaller, and unreadable images are left out.
 
     With `views`, each image comes with views that are the same in every run. An objective compares
     the views within a batch, so batches must not depend on the number of processes: the images are
@@ -332,7 +333,8 @@ def held_out_batches(
     processes than batches, some processes have no batch.
 
     Args:
-        source: The held-out images: at least one for each process, or two with `views`.
+        source: The held-out images: at least one for each process; with `views` at least two for
+            each process, because the objective compares an image with others.
         data: The recipe's options of the images.
         batch_layout: The device batch, and the number of processes.
         most: The largest number of images of all processes together.

@@ -199,12 +199,13 @@ def _stream_table(
     if label and columns.holds_texts(rows.features[label]):
         if data.label_column:
             raise UserError(
-                f"data.label_column={label}: column {label} holds texts as labels, which a stream"
-                " cannot number. Use data.stream=false."
+                f"data.label_column={label}: column {label} holds texts as labels. A stream"
+                " cannot assign class numbers to texts, because it has not read all of them. Use"
+                " data.stream=false."
             )
         guesses.append(
-            f"labels are not used, because column {label} holds texts as labels, which a stream"
-            " cannot number. To use labels, set data.stream=false"
+            f"labels are not used, because column {label} holds texts as labels, and a stream"
+            " cannot assign class numbers to texts. To use labels, set data.stream=false"
         )
         label = None
     if label and columns.holds_lists(rows.features[label]):

@@ -26,9 +26,9 @@ EXPECTED_BYTES = (
     " 1, pass (255 * x).round().byte()"
 )
 EXPECTED_RGB = (
-    "Expected a uint8 tensor (B, 3, H, W) of the encoder's size. Images of other sizes are resized"
-    " and cropped: pass a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL image, or a"
-    " list of arrays (H, W, 3) and PIL images"
+    "Expected a uint8 tensor (B, 3, H, W) of the encoder's size. For images of other sizes, which"
+    " are resized and cropped, pass a uint8 array (H, W, 3), (B, H, W, 3) or (B, 3, H, W), a PIL"
+    " image, or a list of arrays (H, W, 3) and PIL images"
 )
 EXPECTED_CHANNELS = (
     "Expected an array of whole numbers, (H, W, C), (C, H, W) or (B, H, W, C), or a list of arrays"
@@ -59,7 +59,10 @@ def _decode_clipped(raw: bytes | np.ndarray, data: Data) -> Tensor:
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     if data.range is None:
-        raise ValueError(f"the pixels have type {array.dtype}. Set data.range=[LOWEST,HIGHEST]")
+        raise ValueError(
+            f"the pixels have type {array.dtype}, so the range of their values must be given. Set"
+            " data.range=[LOWEST,HIGHEST]"
+        )
     lowest, highest = data.pixel_range
     if array.dtype == np.uint8 and highest > BYTES[1]:  # the image would be nearly black
         raise ValueError(
@@ -112,8 +115,8 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
         data: Size and preprocessing.
 
     Returns:
-        uint8 (B, 3, S, S) with S = data.size; for other channels or bits, integers as from
-        `decoder`.
+        uint8 (B, 3, S, S) with S = data.size. For images that are not RGB of 8 bits: integers (B,
+        C, S, S) of the type that the function `decoder(data)` returns.
 
     Raises:
         TypeError: `images` is something else.

@@ -193,9 +193,9 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     - train: the split data.train.
     - test: the split data.test. Without such a split, the validation split is used for testing, as
       is usual for ImageNet, unless data.validation= names a split.
-    - validation: the split data.validation. If the option is not set, the validation split, unless
-      it is used for testing. A share of train is held out then, because test images must not
-      influence hyperparameters.
+    - validation: the split data.validation. If the option is not set, the validation split. If the
+      validation split is used for testing, a share of train is held out instead, because test
+      images must not influence hyperparameters.
 
     Args:
         data: The options that name splits.
@@ -219,6 +219,8 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
         validation = _default_validation_split(train, splits)
         if validation == test_split:
             validation = None
+    # Without `test`, no test split is named. The only exception is a validation split that is used
+    # for testing, because the notes explain with it why a share of train is held out
     if not test and not validation_is_test:
         test_split = None
     return Roles(train, validation, test_split, validation_is_test)
@@ -268,7 +270,8 @@ def _choose_split(
     split = layout.choose(name, splits)
     share_hint = "data.validation=0" if data.stream else f"a share of train such as {key}=0.1"
     if split is None and key == "data.test":
-        raise _no_test_split(name, splits, splits[str(train)], data)  # `train` is given here
+        # data.test is chosen after data.train, so `train` is not None here
+        raise _no_test_split(name, splits, splits[str(train)], data)
     if split is None:
         remedies = ["another split", share_hint] if key == "data.validation" else ["another split"]
         raise UserError(
@@ -297,7 +300,8 @@ def _no_test_split(
     """Return the error that there is no test split, with a remedy.
 
     If the training images have labels or masks, the error proposes to test on a share of them.
-    Images without both cannot be tested on, so the error then asks for labels and test images.
+    Images with neither labels nor masks cannot be tested on, so the error then asks for labels and
+    test images.
 
     Args:
         name: The value of data.test.

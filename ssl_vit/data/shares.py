@@ -52,7 +52,7 @@ def training_share(train: Source, data: Data) -> Source:
     """Choose the part of the training images that data.share sets, such as 0.1 for a tenth.
 
     The images are drawn at random, but every image of a smaller share is also in each larger share.
-    With data.share_seed, the same share is drawn from each class.
+    With data.share_seed, the same share is drawn from each class, and each seed draws other images.
 
     Args:
         train: The training images.
@@ -145,9 +145,9 @@ def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> 
     if is_cut_off_N.all() or not is_cut_off_N.any():
         purpose = "training" if is_cut_off_N.any() else "testing"
         raise UserError(
-            f"data.test={share:g}: none of the {len(names):,} images of {data.location} would be"
-            f" left for {purpose}. The names of files or groups decide which images are tested. Use"
-            " another share, or more images."
+            f"data.test={share:g}: with this share, none of the {len(names):,} images of"
+            f" {data.location} would be used for {purpose}. The names of files or groups"
+            " decide which images are tested. Use another share, or more images."
         )
     if source.groups is not None and data.labels and _one_label(source):
         _check_classes(source, source.label_of(np.arange(len(source))), is_cut_off_N, data)
@@ -364,11 +364,12 @@ def class_names(source: Source, numbers: Sequence[int]) -> str:
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Return a random order of images whose first k, for every k, have the classes in proportion.
+    """Return a random order in which the first k images have the classes in proportion.
 
-    Each class is shuffled, and its r-th of n images (r = 1 to n) gets the position (r - 1/2) / n
-    between 0 and 1. All images are sorted by position, and images with equal positions by hash.
-    This is apportionment by Webster's and Sainte-Lague's method.
+    For every k, the shares of the classes among the first k images are about the same as among all
+    images. Each class is shuffled, and its r-th of n images (r = 1 to n) gets the position
+    (r - 1/2) / n between 0 and 1. All images are sorted by position, and images with equal
+    positions by hash. This is apportionment by Webster's and Sainte-Lague's method.
 
     Args:
         label_N: The class of each image, integers.

@@ -166,7 +166,7 @@ class Stream:
 
         Args:
             start: The cursor of the first window.
-            stop: The process's number of the first image that is not needed.
+            stop: The number after the last needed image. A process counts its own images from 0.
             count: The most images in a window.
             most_bytes: The most encoded bytes in a window.
             rank: The number of this process.
@@ -293,7 +293,10 @@ def describe_windows(preview: Source) -> str:
 
 
 def read_hub_file(path: str | None) -> bytes:
-    """Read the file of the Hub that a row names, or return Missing on failure."""
+    """Read the file of the Hub that a row names, or return Missing on failure.
+
+    Missing is a subclass of bytes: no bytes, with the reason.
+    """
     if not path:
         return Missing("this row has no image")
     if "hf://" not in path:

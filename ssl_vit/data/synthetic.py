@@ -43,13 +43,14 @@ def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the signed distance to a star of five points, negative inside.
 
     The star has ten equal parts that are mirror images of each other. Every point (x, y) is
-    mirrored into the part between the upper tip (0, 1) and the next notch, which has a distance of
-    0.48 from the centre. There the outline is a straight line (after I. Quilez, "2D distance
-    functions").
+    mirrored into the two parts at the upper tip (0, 1), and then into one of them: the part between
+    this tip and the next notch, which has a distance of 0.48 from the centre. There the outline is
+    a straight line (after I. Quilez, "2D distance functions").
     """
     x = np.abs(x)
-    # mirror points beyond a line through the centre with the normal (cos 36, -sin 36) degrees, and
-    # then beyond the line with the normal (-cos 36, -sin 36) degrees
+    # 0.809017 is cos 36 degrees, 0.5877853 is sin 36 degrees. Points beyond a line through the
+    # centre are mirrored at this line. The first line has the normal (cos 36, -sin 36), the second
+    # line (-cos 36, -sin 36). After both, all points are next to the upper tip
     for normal_x, normal_y in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
         twice_distance = 2 * np.maximum(normal_x * x + normal_y * y, 0)
         x = x - twice_distance * normal_x
@@ -259,13 +260,15 @@ def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
         label_B: The class of each image, which is the kind of the shape.
         size: The side of the images in pixels.
     """
-    side = _uniform(key_B, 0, 0.42, 0.54)  # of the square of equal area
-    # the centre is at least 0.8 sides from the borders, which is about the radius of a shape
+    side = _uniform(key_B, 0, 0.42, 0.54)  # the side of the square of equal area
+    # a shape reaches about 0.8 * side from its centre, so the centre keeps this distance from the
+    # borders of the image
     largest_shift = 0.5 - 0.8 * side
     x, y = (0.5 + largest_shift * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
     tilt = (rng.integers(key_B, 3, 81) - 40)[:, None, None]  # in degrees
     outlines, outline_sides = zip(*OUTLINES.values(), strict=True)
-    # an outline is drawn in a unit of its own, in which the square of equal area has `outline_side`
+    # in the coordinates of an outline, the square of equal area has the side `outline_side`, so the
+    # length 1 of these coordinates is side / outline_side in the image
     outline_side = np.array(outline_sides, np.float32)[label_B, None, None]
     return _cover(outlines, label_B, Frame(x, y, tilt, side / outline_side), size)
 
@@ -274,8 +277,9 @@ def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
     """Return how much of each pixel has the texture's second colour, float32 (B, H, W) from 0 to 1.
 
     A texture repeats a cell, such as a square of a chessboard, and is turned by a multiple of 45
-    degrees. Its origin is at multiples of 1/16 of the image's side. A network that cuts the image
-    into patches of 1/8 therefore meets few different pieces of a texture, and can learn them.
+    degrees. Its origin is at multiples of 1/16 of the image's side, and upright cells are 3, 4 or 5
+    sixteenths wide (CELLS). A network that cuts the image into patches of 1/8 therefore meets few
+    different pieces of a texture, and can learn them.
 
     Args:
         key_B: For each image, the int64 key of its texture's random numbers.
@@ -300,8 +304,9 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
         patterns: Functions that return the signed distance of points to the edge of a pattern,
             negative inside.
         kind_B: The index of each image's pattern in `patterns`.
-        frame: For each image, the origin x and y, the turn in degrees, and the length of the
-            pattern's unit. Lengths are shares of the image's side.
+        frame: For each image, the origin x and y of the pattern, its turn in degrees, and the
+            length in the image that is 1 in the pattern's coordinates. Lengths are shares of the
+            image's side.
         size: The side of the images in pixels.
     """
     x, y = _axes(size)

@@ -96,7 +96,7 @@ class TableStore(Store):
             where: The beginning of the error message, such as "data.path=photos".
 
         Raises:
-            UserError: The first rows name files, and the image of every first row is missing.
+            UserError: The first rows name files, and none of the files can be read.
         """
         first_rows = np.arange(min(len(self), FIRST_ROWS))
         if not any(map(self._path_of, first_rows.tolist())):
@@ -143,7 +143,8 @@ def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
 
     Args:
         path: The name in the row, None or "" for no name.
-        roots: The folders, resolved. A relative name is looked up in the first folder that fits.
+        roots: The folders, resolved. A relative name is taken to be in the first folder that it
+            does not leave (as "../" does), whether or not the file exists.
     """
     if not path:
         return Missing("this row has no image")
@@ -202,6 +203,7 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
         return Missing("this row has no image")
     # an array is stored as three levels of lists, and each `flatten` removes one level
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
+    # an unknown length (None) counts as 0, so that the array is refused
     values_per_row = math.prod(length or 0 for length in shape[1:])
     is_divisible = values_per_row > 0 and len(flat) % values_per_row == 0
     if not is_divisible or shape[0] not in (None, len(flat) // values_per_row):
@@ -306,6 +308,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
     datasets.disable_progress_bars()
     patterns = {"train": [glob.escape(str(file)) for file in files]}
     try:
+        # the folder is deleted when this function returns: the stream reads the files themselves
         with tempfile.TemporaryDirectory() as temporary_cache:
             cache = temporary_cache if stream else None  # None: the usual cache
             return datasets.load_dataset(
@@ -454,11 +457,12 @@ def find_columns(features: Features, data: Data, parquet: Parquet | None) -> Col
     Args:
         features: {column: type}.
         data: The options that name columns.
-        parquet: For a split of parquet files, what their footers say about classes; else None.
+        parquet: For a split of parquet files, the classes that the metadata at the end of these
+            files name; else None.
 
     Returns:
-        The columns, and a hint: sentences on the columns for the later error that an objective
-        needs labels and there are none.
+        The columns, and a hint about them. The hint is appended to the error that is raised later
+        if an objective needs labels and there are none.
 
     Raises:
         UserError: A column that an option names does not exist, or holds something else.

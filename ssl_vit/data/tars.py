@@ -25,8 +25,8 @@ from .layout import CONTAINERS, IMAGE_KINDS, Contents
 from .source import READERS, Raw, Source, Store
 
 TAR_LABELS = (
-    " In a tar, the label of 0001.jpg is 0001.cls or the key label of 0001.json: a whole number, a"
-    " text or, with data.label_column=, a list of class numbers."
+    " In a tar, the label of 0001.jpg is the content of 0001.cls or the value of the key label in"
+    " 0001.json. It is a whole number, a text or, with data.label_column=, a list of class numbers."
 )
 LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
 LABEL_ENDINGS = ("cls", "json")
@@ -175,9 +175,9 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
         value is None for split_values in stored.values() for value in split_values.values
     ):
         raise UserError(
-            f"data.label_column={column}: no image in {data.location} has this label."
-            " data.label_column=cls reads .cls files, and any other name reads a key of .json"
-            " files. Use a name that the tars contain."
+            f"data.label_column={column}: no image in {data.location} has a label under"
+            " this name. The name cls means the .cls files, and any other name means a key of the"
+            " .json files. Use a name that the tars contain."
         )
     source = f"{data.label_column or '.cls and .json'} of the tars"
     rules = LabelRules(column, data.location, source, asked=data.label_column is not None)
@@ -294,8 +294,8 @@ def _add_member(
 ) -> bool:
     """Add a file of a tar to `members`, and return whether the file is a used image.
 
-    The file is an image, has the label of an image, or is counted as skipped. A label is read from
-    the file at once, and of an image only the place in the tar is noted.
+    The file is an image, has the label of an image, or is counted as skipped. A label is read at
+    once. For an image, only its offset and its size in the tar are recorded.
 
     Args:
         member: The header of the file.
@@ -320,7 +320,8 @@ def _add_member(
             content = os.pread(descriptor, member.size, member.offset_data)
             label = _parse_label(ending, content, column or "label")
             label_of = members.labels.setdefault(key, {})
-            label_of.setdefault(ending, label)  # of several files with this name, the first counts
+            # if several files have this name, the label of the first file is kept
+            label_of.setdefault(ending, label)
     elif kind not in IMAGE_KINDS:
         members.skipped[layout.other_kind(file)] += 1
     elif key in members.images.setdefault(kind, {}):

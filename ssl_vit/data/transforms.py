@@ -132,9 +132,9 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     """
     top, left, height, width = box
     channel_stride, row_stride, column_stride = image.stride()
-    # The crop as a batch of one image, without a copy. The stride of the first axis is that of a
-    # batch of such images: ATen recognises by it that the channels are last in memory, and resizes
-    # the crop without changing the memory format
+    # The crop as a batch of one image, without a copy. The stride of the first axis is the number
+    # of values of a whole image. Only with this stride does ATen, torch's library of operations,
+    # see that the channels are last in memory, and resize without changing the memory format
     cut_1CHW = image.as_strided(
         (1, len(image), height, width),
         (image.numel(), channel_stride, row_stride, column_stride),
@@ -239,7 +239,7 @@ def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> T
         size: The side S of the result in pixels.
         mode: "crop" to resize the shorter side to floor(S / crop) and crop the centre, "squash" to
             resize the complete image to S x S whatever its aspect ratio.
-        crop: The share of the shorter side that is cropped.
+        crop: The share of the shorter side that the crop keeps, such as 0.875.
 
     Returns:
         The images, (B, C, S, S), of the type of `images`.
@@ -257,7 +257,7 @@ def _fit_image(image: Tensor, size: int, mode: str, crop: float) -> Tensor:
 def eval_masks(masks: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
     """Return masks (B, S, S) from integers (H, W), with the geometry of `eval_transform`.
 
-    Each pixel takes the class of the nearest pixel.
+    Masks are resized with nearest-neighbour interpolation, so that no pixel mixes classes.
     """
     return torch.stack(
         [_resize_and_crop(mask[None], size, mode, crop, NEAREST)[0] for mask in masks]
@@ -274,7 +274,7 @@ def _resize_and_crop(
         size: The side S of the result in pixels.
         mode: "crop" to resize the shorter side to floor(S / crop) and crop the centre, "squash" to
             resize the complete image whatever its aspect ratio.
-        crop: The share of the shorter side that is cropped, such as 0.875.
+        crop: The share of the shorter side that the crop keeps, such as 0.875.
         resizing: Options of torchvision's `resize`, ANTIALIAS or NEAREST.
     """
     resize: Any = F.resize

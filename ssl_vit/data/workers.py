@@ -178,8 +178,8 @@ def _end_workers(iterator: Any) -> None:
     """End the workers of a loader's iterator within a few seconds.
 
     `_shutdown_workers` of torch waits 5 seconds for each worker, and without limit for the thread
-    that pins memory, which may wait for a worker. So it runs in a thread, and workers that are
-    still alive after END_SECONDS are killed.
+    that pins memory, which may wait for a worker. So `_shutdown_workers` runs in a thread of its
+    own, and workers that are still alive after END_SECONDS are killed.
 
     Args:
         iterator: The iterator of a DataLoader with workers.
@@ -211,12 +211,13 @@ def init_worker(number: int) -> None:
     """
     Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
     sys.excepthook = _hide_too_many_files
-    # a signal in the worker would otherwise wake up the training process, whose setting is copied
+    # A forked worker inherits the training process's file descriptor for wake-ups. Unset it, as a
+    # signal in the worker would wake up the training process
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     # Before it ends, a worker closes all files but standard input, output and error. With too many
-    # open files, multiprocessing could not open its temporary folder to remove it (at priority
-    # -100, so after -99), and would print a traceback
+    # open files, multiprocessing could not open its temporary folder to remove it, and would print
+    # a traceback. multiprocessing runs higher priorities first, and removes the folder at -100
     util.Finalize(None, os.closerange, (3, os.sysconf("SC_OPEN_MAX")), exitpriority=-99)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         threading.Thread(target=_exit_when_told, args=(os.getppid(),), daemon=True).start()

@@ -25,7 +25,8 @@ METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's metric type for th
 def render(run: Run, export: Path, step: int | None = None) -> str:
     """Return the model card of an export, in Markdown.
 
-    Metrics of a plugin are described by the rows that the plugin declared during the run.
+    A plugin declares a row for each of its metrics: label, unit and better direction. The card
+    describes the metrics by the rows that the plugin declared during the run.
 
     Args:
         run: The run.
@@ -128,7 +129,8 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
 def _citations(recipe: Recipe) -> list[str]:
     """Return the BibTeX entries of the objective, of its parts (joint training) and of the target.
 
-    An objective of a plugin that is not loaded has only the entries that its run recorded.
+    If the plugin of the objective is not loaded, only the entries that its run recorded are
+    returned.
     """
     objective = declaration.find_objective_or_stub(recipe.objective)
     parts = map(declaration.find_objective_or_stub, objective.parts)

@@ -42,9 +42,10 @@ class Upload(NamedTuple):
 def uploads(run: Run) -> Iterator[Upload]:
     """Yield what can be uploaded of a run, one upload for each branch.
 
-    These are
+    The stamp of an upload is a text that changes with the content. By the stamp, a later push
+    recognises what is already uploaded. The uploads are
     - the milestones (exports during training) that are waiting in the folder hub/ (`run.outbox`),
-      each for its own branch such as `step-000001000`. They have no stamp, because an upload
+      each for its own branch such as `step-000001000`. They need no stamp, because an upload
       removes the milestone from the folder.
     - the finished run, for the branch `main`. The stamp is the time at which the run finished.
     - with hub.state=true, the newest training state, for the branch `state`. The stamp is the name
@@ -93,7 +94,8 @@ def _export(run: Run, folder: Path, step: int | None = None) -> Files:
     _, *weight_files = export_files.WRITTEN  # the first file is config.json
     for name in weight_files:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
-    # EXPORTED are the files that an export writes. Files that a user has added are not uploaded
+    # EXPORTED holds the names of all files that an export writes: config.json and the weights.
+    # Other files, which a user has added, are not uploaded
     files: Files = {path.name: path for path in folder.iterdir() if path.name in EXPORTED}
     return files | {"README.md": card.render(run, folder, step).encode()} | _description(run)
 

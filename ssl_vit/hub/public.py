@@ -112,6 +112,7 @@ def public_result(run: Run, result: Result) -> Result:
     """Return the content of result.json for upload, without the names of other runs."""
     # "recipe" of result.json is the hash of the recipe that the result belongs to
     changes: dict[str, Any] = {"recipe": public_hash(run)}
+    # `seen` counts, for each earlier run, the measured images that the run was trained on
     if result.seen:
         changes["seen"] = with_public_run_names(result.seen, run)
     if result.trunk:  # the run at whose checkpoint this run began (resume=RUN@STEP)
@@ -153,8 +154,9 @@ def public_hash(run: Run) -> str:
 def with_public_run_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
     """Return the records of seen images, with public names in place of the names of runs.
 
-    Such a record counts the measured images that a run was trained on. The run itself gets its
-    public name, and each other run of this machine the name "another run".
+    Such a record says how many of the images that `run` is measured on were training images of
+    some run. `run` itself gets its public name, and each other run of this machine the name
+    "another run".
     """
     public_name = with_public_names(run.recipe).name
     public_seen = []

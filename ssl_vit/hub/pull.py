@@ -79,7 +79,8 @@ def _write_run_folder(source: Path, run: Run, place: str) -> None:
             for file in ("environment.json", "metrics.jsonl", TRAINED_ON, COMPARED):
                 if (source / file).exists():
                     shutil.copyfile(source / file, folder / file)
-            # the checked recipe: the downloaded file could name a plugin or a repository
+            # Write the checked recipe, not the downloaded file: that file could name a plugin,
+            # whose code would be executed, or a repository, to which the run would upload
             (folder / "recipe.yaml").write_text(dump(run.recipe))
             (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full

@@ -234,8 +234,8 @@ def _check_owner(run: Run, info: Any) -> None:
             pushed_hashes = {}
         if differences(facts(kind, pushed_hashes), facts(kind, hashes)):
             raise UserError(
-                f"hub.repo={repository}: this repository holds a run of this recipe that used other"
-                f" files, because the hashes of {kind} differ. Use another hub.repo=."
+                f"hub.repo={repository}: this repository holds a run of this recipe with other"
+                f" files: the hashes of {kind} differ. Use another hub.repo=."
             )
 
 
@@ -246,10 +246,11 @@ def _api() -> Any:
 
 
 def _with_retries(do: Callable[[], T], say: Say) -> T:
-    """Call a function, and retry after a temporary error of the Hub, as often as WAITS has waits.
+    """Call a function, and call it again after a temporary error of the Hub.
 
-    An error is temporary if the Hub is busy or cannot be reached, or if another push has committed
-    to the same branch in the meantime.
+    WAITS holds the seconds before the second call, the third call and so on. An error is temporary
+    if the Hub is busy or cannot be reached, or if another push has committed to the same branch in
+    the meantime.
 
     Args:
         do: Function without arguments, whose result is returned.

@@ -61,7 +61,8 @@ def pack_newest(
     """Pack the newest intact checkpoint of a run, and the best checkpoint if it is another one.
 
     The option checkpoint.best defines the best checkpoint. If the best checkpoint is damaged, it is
-    left out. A run that is resumed from the uploaded state then reports that it is missing.
+    left out. A run that is resumed from the uploaded state then reports that the best checkpoint is
+    missing.
 
     Args:
         root: The run's folder of checkpoints.

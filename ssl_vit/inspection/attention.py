@@ -1,6 +1,7 @@
-"""Compute attention maps from each block's queries and keys, and the paper's figures of attention.
+"""Compute attention maps from each block's queries and keys, and figures of attention.
 
-The figures are mean distance (4.5, D.7), rollout (4.5, D.8) and attention of the class token.
+The figures are mean distance and rollout, both of Dosovitskiy et al., 2021 (sections 4.5, D.7 and
+D.8), and attention of the class token.
 
 Legend: B images, H heads, T tokens (prefix + N), N patches, D width, d width of a head.
 """
@@ -87,16 +88,17 @@ def attention_weights(
     return logit_BHTT.float().softmax(-1)
 
 
-def _rotated(x_BHTd: Tensor, angle_Nd: Tensor, half: bool) -> Tensor:
+def _rotated(x_BHTd: Tensor, sin_cos_N2d: Tensor, half: bool) -> Tensor:
     """Return queries or keys (B, H, T, d), with those of the patches rotated.
 
     Args:
         x_BHTd: Queries or keys. Those of the prefix tokens come first and are not rotated.
-        angle_Nd: Sines and cosines of the patches, as in `attention_weights`.
-        half: Whether timm rotates the two halves of d, instead of neighbouring values.
+        sin_cos_N2d: Sines and cosines of the patches, as in `attention_weights`.
+        half: Whether timm rotates pairs of the values i and i + d/2, instead of neighbouring
+            values.
     """
-    prefix = x_BHTd.shape[2] - len(angle_Nd)
-    patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], angle_Nd, half=half)
+    prefix = x_BHTd.shape[2] - len(sin_cos_N2d)
+    patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], sin_cos_N2d, half=half)
     return torch.cat([x_BHTd[:, :, :prefix], patch_BHNd], 2).type_as(x_BHTd)
 
 
@@ -116,8 +118,9 @@ def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
     """Return the mean distance in pixels over which each head attends in each image, (B, H).
 
     For each patch, the distances to all patches are averaged with the attention as weights. The
-    result is the mean over patches (paper, D.7). Attention to other tokens is ignored, because they
-    have no position in the image. The result is NaN if no patch attends to any patch.
+    result is the mean over patches (Dosovitskiy et al., 2021, D.7). Attention to other tokens is
+    ignored, because they have no position in the image. The result is NaN if no patch attends to
+    any patch.
 
     Args:
         attention_BHTT: Attention weights of a block.
@@ -135,7 +138,7 @@ def rollout(attention_maps: Iterable[Tensor]) -> Tensor:
 
     Each block's attention is averaged over heads, the identity is added for the residual
     connection, and rows are normalised to sum 1. The result is the product of the matrices of all
-    blocks (paper, D.8; Abnar and Zuidema, 2020, section 3.1).
+    blocks (Dosovitskiy et al., 2021, D.8; Abnar and Zuidema, 2020, section 3.1).
 
     Args:
         attention_maps: Attention weights (B, H, T, T) of each block, from the first to the last.

@@ -111,9 +111,10 @@ def _filters(subject: FigureInput) -> Arrays:
 
 
 def _draw_filters(data: ByEncoder) -> Figure:
-    """Draw principal components of filters as tiles of a grid (paper, Figure 7, left).
+    """Draw principal components of filters as tiles of a grid.
 
-    Zero is grey, and each component is scaled by its largest entry.
+    The figure follows Dosovitskiy et al., 2021 (Figure 7, left). Zero is grey, and each
+    component is scaled by its largest entry.
 
     Args:
         data: (label, result of `_filters`) for each encoder.
@@ -148,8 +149,8 @@ def _positions(subject: FigureInput) -> Arrays:
 def _draw_positions(data: ByEncoder) -> Figure:
     """Draw a tile for each patch: how similar its position embedding is to that of every patch.
 
-    The figure is that of the paper (Figure 7, centre). For large grids, only every second or third
-    patch has a tile.
+    The figure follows Dosovitskiy et al., 2021 (Figure 7, centre). For large grids, only every
+    second or third patch has a tile.
 
     Args:
         data: (label, result of `_positions`) for each encoder.
@@ -186,7 +187,7 @@ def _attention_distance(subject: FigureInput) -> Arrays:
     parts = []
     for image_B3HW in _first_images(subject, DISTANCE_IMAGES):
         maps = attention.attention_maps(encoder, image_B3HW)
-        distances_BH = [attention.attention_distance(map_BHNN, distance_NN) for map_BHNN in maps]
+        distances_BH = [attention.attention_distance(map_BHTT, distance_NN) for map_BHTT in maps]
         parts.append(torch.stack(distances_BH, 1))
     distance_BLH = torch.cat(parts)
     return {
@@ -199,8 +200,8 @@ def _attention_distance(subject: FigureInput) -> Arrays:
 def _draw_attention_distance(data: ByEncoder) -> Figure:
     """Draw each head's attention distance as a dot, by block.
 
-    The figure is that of the paper (Figure 7, right panel, and Figure 11). A dashed line shows the
-    distance for equal attention to all patches. Colours tell the heads apart.
+    The figure follows Dosovitskiy et al., 2021 (Figure 7, right panel, and Figure 11). A dashed
+    line shows the distance for equal attention to all patches. Colours tell the heads apart.
 
     Args:
         data: (label, result of `_attention_distance`) for each encoder.
@@ -253,8 +254,9 @@ def _attention_rollout(subject: FigureInput) -> Arrays:
 def _draw_attention_rollout(data: ByEncoder) -> Figure:
     """Draw each image next to a copy that is dark where the attention rollout is small.
 
-    The figure is that of the paper (Figures 6 and 14). The pixels of the copy are multiplied by the
-    rollout, which is divided by its largest value in the image and interpolated to pixels.
+    The figure follows Dosovitskiy et al., 2021 (Figures 6 and 14). The pixels of the copy are
+    multiplied by the rollout, which is divided by its largest value in the image and interpolated
+    to pixels.
 
     Args:
         data: (label, result of `_attention_rollout`) for each encoder.
@@ -386,8 +388,8 @@ def _predicted(subject: FigureInput) -> Arrays:
         subject: Objective and images.
 
     Returns:
-        {title: images uint8 (B, H, W, 3)}, and under "drawn" a note on the figure, empty or
-        TEACHER_ALONE.
+        {title: images uint8 (B, H, W, 3)}, and under the key "drawn" a note for the figure's
+        caption: empty, or TEACHER_ALONE.
 
     Raises:
         UnavailableError: There is no objective, or it predicts patches.
@@ -420,8 +422,8 @@ def _reconstruction(subject: FigureInput) -> Arrays:
 
     Returns:
         "panels" uint8 (B, 4, H, W, 3), which are the original, corrupted, predicted and true image;
-        "error" (B, H, W); for some objectives "certainty" (B, H, W); and under "drawn" a note on
-        the figure, which may be empty.
+        "error" (B, H, W); for some objectives "certainty" (B, H, W); and under the key "drawn"
+        a note for the figure's caption, which may be empty.
 
     Raises:
         UnavailableError: There is no objective, or it does not predict patches.
@@ -443,6 +445,7 @@ def _reconstruction(subject: FigureInput) -> Arrays:
     if reconstruction.certainty_BHW is not None:
         arrays["certainty"] = reconstruction.certainty_BHW.cpu().numpy()
         notes.append("certainty: probability of the prediction, from 0 (dark) to 1 (bright)")
+    # a text that says what the pictures of this target show, empty if the picture needs none
     target = subject.objective.target.drawn
     if target:
         notes.append(f"predicted and true: {target}")

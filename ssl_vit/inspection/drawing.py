@@ -86,7 +86,8 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
         above: Text above the groups.
     """
     first_column, *_ = groups[0].columns.values()
-    # An image takes one panel in each column of the group, and FITTING panels fit into a row
+    # An image takes one panel in each column of the group, and FITTING is the number of panels that
+    # fit into a row
     images_per_row = min(max(1, FITTING // len(groups[0].columns)), len(first_column))
     # One raster for a group, because an axis for each panel would take ten times as long
     pages = [_montage(group, images_per_row) for group in groups]
@@ -101,7 +102,8 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
         axis.imshow(page, interpolation="none")
         titles = [figure_label(title) for title in group.columns] * images_per_row
         panel_distance = (page.shape[1] + GAP) / len(titles)  # from one panel to the next
-        axis.set_xticks((np.arange(len(titles)) + 0.5) * panel_distance - GAP / 2, titles)
+        centres = (np.arange(len(titles)) + 0.5) * panel_distance - GAP / 2
+        axis.set_xticks(centres, titles)
         axis.set_yticks([])
         axis.xaxis.tick_top()
         axis.tick_params(length=0, pad=1)

@@ -196,8 +196,8 @@ def _rows_about_training(job: TrainingJob) -> Iterator[tuple[str, str]]:
         # Guessing among fewer images is easier
         if schema.compared_views(recipe) and group != optim.batch:
             to_beat = (
-                f"{to_beat}, if images are compared with {group:,} held-out images (a training "
-                f"step compares {optim.batch:,} images)"
+                f"{to_beat}, measured in batches of {group:,} held-out images (a training step "
+                f"compares {optim.batch:,} images)"
             )
         yield "to beat", to_beat
     elif job.held_out.images == 1:

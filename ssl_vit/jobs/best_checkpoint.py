@@ -114,7 +114,7 @@ def _check_best(job: TrainingJob) -> None:
     """
     assert job.state.best is not None
     step = job.state.best["step"]
-    if step is None:
+    if step is None:  # no best evaluation was recorded yet, so there is no checkpoint
         return
     if not checkpoint.is_intact(checkpoint.folder(job.run.checkpoints, step)):
         raise job.recipe.error(
@@ -171,9 +171,10 @@ class BestSoFar:
         return True
 
     def drop_unsaved(self) -> None:
-        """Restore the previous record if the weights of the newest record could not be saved.
+        """Restore the previous record of the best evaluation if the newest has no checkpoint.
 
-        The weights of the current step are still in memory, so their record stays. Call this method
+        The checkpoint is missing if it could not be saved. The weights of the current step are
+        still in memory, so the record of the current step stays. Call this method
         on rank 0, before the next checkpoint is written.
 
         Raises:

@@ -156,8 +156,8 @@ def serve() -> None:
     answered by a line of JSON. `measure_at_once` measures in forked copies of this process. A first
     line, before all answers, holds the seconds that the imports took (`{"imports": seconds}`).
 
-    When the process that asks has ended, the operating system sends SIGTERM, which kills this
-    process and its copies.
+    On Linux, the process that asks starts this process with PR_SET_PDEATHSIG. When the asking
+    process has ended, the system therefore sends SIGTERM, which kills this process and its copies.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(0, signal.SIGKILL))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

@@ -140,8 +140,8 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
     except UserError as error:
         if image_notice is None:
             raise
-        text = f"These are the images that init={recipe.init} was trained on, because no option"
-        raise UserError(f"{error} {text} names other images. To use others, {OTHERS}.") from None
+        text = f"No option names images, so the training images of init={recipe.init} are used."
+        raise UserError(f"{error} {text} For other images, {OTHERS}.") from None
     trackers.check_installed(recipe.log.trackers or ())
     _print(f"{'run':<11} {run.folder}")  # before imports that take seconds
     return run, None

@@ -70,10 +70,12 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     from . import encoders
 
     encoder = encoders.find_encoder(options.init, options.given)
-    # the images are those of the trained encoder, also for init=scratch,RUN
+    # init=scratch,RUN means RUN's model with untrained weights. Its images are also those that the
+    # trained encoder of RUN was trained on
     data = encoders.find_data(encoder.trained_encoder or encoder, options.given)
     recipe = encoder.recipe
-    # Set only where the images are: size and cropping stay the encoder's
+    # Copy only the keys that say where the images are and whether their labels are read. The size
+    # and the cropping of the images stay those of the encoder
     for key in ("labels", "name", "path", "hub"):
         setattr(recipe.data, key, getattr(data, key))
     recipe.out = options.out

@@ -83,7 +83,8 @@ class NamedEncoder:
             fresh = initial_network(self.trained_recipe, recipe.model, recipe.data, recipe.seed)
             return fresh, weights.fingerprint(fresh.backbone.state_dict())
         network = build_backbone(recipe.model, recipe.data).eval()
-        return network, weights.load_weights(network, self.source)
+        weights_hash = weights.load_weights(network, self.source)
+        return network, weights_hash
 
     def describe(self) -> str:
         """Describe the model and the image size, and for untrained weights the seed."""
@@ -242,7 +243,8 @@ def find_images(encoder: NamedEncoder, given: Given, split: str | None = None) -
         guesses = opened.guesses
         if not data.labels:
             source = source.without_labels()
-    # for a trained encoder, the third argument says why data.range= cannot be given
+    # RANGE_OF_ENCODER is the reason why warnings do not recommend data.range=: the recipe of the
+    # encoder fixes the range of values, also for untrained weights
     warnings = check_pixels.check({data.name: source}, data, check_pixels.RANGE_OF_ENCODER)
     for text in (*guesses, *warnings):
         print(f"warning: {text_line(text)}", flush=True)
@@ -265,16 +267,17 @@ def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
         splits = run_splits.load(data)
     if splits.test is not None:
         return splits.test, "test images", splits.guesses
-    held_out = TRAINING if data.validation == 0 else "held-out images"
-    return splits.validation, held_out, splits.guesses
+    # with data.validation=0, `splits.validation` holds training images
+    description = TRAINING if data.validation == 0 else "held-out images"
+    return splits.validation, description, splits.guesses
 
 
 def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     """Return the name of the split that a value of `split=` means.
 
     A split may be named by its usual name: for example, `test` means the split `eval` if there is
-    no split `test`. If there is no test split at all, `test` means the validation split, as in
-    runs. Splits without images do not count.
+    no split `test`. If there is no test split at all, `test` means the validation split, which a
+    run also tests on in this case. Splits without images do not count.
 
     Args:
         name: Value of `split=`.

@@ -55,7 +55,7 @@ from .session import session
 def evaluate(run: Run) -> Result | None:
     """Measure the frozen encoder of `init=` and the same network with untrained weights.
 
-    All processes must call this function. The folder of the run is finished at the end.
+    All processes must call this function. At the end, the folder of the run holds result.json.
 
     Returns:
         The content of result.json, or None on processes other than rank 0. If another process has
@@ -66,7 +66,7 @@ def evaluate(run: Run) -> Result | None:
     """
     with session(run) as current:
         splits = current.load_splits(test=True)
-        result = current.hold_run()  # of another process that has finished the run
+        result = current.hold_run()  # None, unless another process has finished the run
         return _measure(run, current.accelerator, splits) if result is None else result
 
 
@@ -216,10 +216,11 @@ def _feature_readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[fea
         recipe: Recipe of the evaluation.
 
     Returns:
-        A function from images to features for each network and, if k-NN is measured, for the
-        pixels: {ENCODER, FRESH or PIXELS: function}. And the name of the encoder's feature for the
-        banner and result.json: "token" (class token) or "avg" (mean of the patch tokens), or if no
-        probe reads a pooled feature, "tokens" (all tokens) or "patches" (patch tokens).
+        {ENCODER, FRESH or PIXELS: function} with a function from images to features for each
+        network and, if k-NN is measured, for the pixels; and the name of the encoder's feature. The
+        banner and result.json show this name: "token" (class token) or "avg" (mean of the patch
+        tokens); or if no probe reads a pooled feature, "tokens" (all tokens) or "patches" (patch
+        tokens).
     """
     readers: dict[str, features.Reader] = {}
     pool = ""
@@ -410,7 +411,7 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     recipe, data = run.recipe, run.recipe.data
     probed = f"{recipe.init}, frozen: {feature_text(pool, recipe.probe.layer)}"
     if recipe.probe.feature == "hidden":
-        probed += ". The probes read the hidden tanh layer that the run trained on this feature"
+        probed += ". The probes read the hidden tanh layer that was trained on top of this feature"
     assert splits.test is not None
     named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
     images = ", ".join(f"{_count_images(source)} {name}" for name, source in named.items())

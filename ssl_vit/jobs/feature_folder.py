@@ -127,8 +127,8 @@ class FeatureFolder:
         network, weights_hash = self._network()
         patches = self.options.patches
         read = embedding.token_reader(network, self.encoder.pool, self.recipe.probe.layer, patches)
-        # Called for its error, before embed.json is written: if the weights are not finite, the
-        # features of most images are not finite either
+        # Compute a few features for the error alone, before embed.json is written: if the weights
+        # are not finite, the features of most images are not finite either
         split, source = next(iter(self.splits.items()))
         self._content(split, np.arange(min(CHECKED, len(source))), read, workers=0)
         missing, precision = broadcast_from_main(accelerator, lambda: self._open(weights_hash))
@@ -268,9 +268,10 @@ class FeatureFolder:
     def _settings(self, weights_hash: str) -> dict[str, Any]:
         """Return {key: value} of everything that the features depend on, except the images.
 
-        If a command differs from the folder in several keys, the error names the first of them. So
-        the hash of the weights comes after data.size: another image size resizes the position
-        embeddings and thus changes the hash, too, but the error should name data.size.
+        The order matters, because the error of a command that differs from the folder in several
+        keys names the first of them. So the hash of the weights comes after data.size: another
+        image size resizes the position embeddings and thus changes the hash, too, but the error
+        should name data.size.
         """
         values = self.recipe.values()
         model_keys = [key for key in values if key.startswith("model.") and key != "model.name"]
@@ -281,6 +282,7 @@ class FeatureFolder:
             "rows": self.options.shard_rows,
             "init": weights_hash,
             **{key: values[key] for key in model_keys},
+            # arguments of the architecture that the weights have in addition to model.*
             "model_args": self.encoder.source.feature_values().get("model_args"),
         }
 
@@ -326,7 +328,7 @@ class FeatureFolder:
     def _content(self, split: str, rows: np.ndarray, read: TokenReader, workers: int) -> bytes:
         """Compute the features of some rows of a split, on this process alone.
 
-        Each process writes other shards, so the rows are not divided among the processes.
+        Each process writes its own shards, so the rows are not divided among the processes.
 
         Args:
             split: Name of the split.
@@ -342,8 +344,8 @@ class FeatureFolder:
         """
         recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
-        alone = BatchLayout(global_batch=size, device_batch=size, rank=0, processes=1)
-        loader = evaluation_loader(source, recipe.data, alone, workers, rows)
+        layout_alone = BatchLayout(global_batch=size, device_batch=size, rank=0, processes=1)
+        loader = evaluation_loader(source, recipe.data, layout_alone, workers, rows)
         with (
             autocast(recipe.compute.precision, self.accelerator),
             InterruptibleLoader(loader) as batches,
@@ -399,7 +401,7 @@ class FeatureFolder:
             (query, nearest_images.without_query(query, neighbours, self.splits)[:top])
             for query, neighbours in zip(queries, found, strict=True)
         ]
-        command = ""
+        command = ""  # the command that repeats the search with untrained weights
         if not self.encoder.source.is_scratch:
             command = nearest_images.fresh_weights_command(self.options)
         num_images, _ = self._read_summaries()

@@ -297,9 +297,9 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 def _held_out(job: TrainingJob) -> dict[str, Measured]:
     """Return the metrics of the objective on the held-out images, {name: entry of result.json}.
 
-    Each entry also says how many of its images are copies of others. A metric counts as measured on
-    labelled images only if it was measured on as many images as have labels. All processes must
-    call this function.
+    Each entry also says how many of its images are copies of others. Some metrics are measured only
+    on images with labels. Such a metric is recognised by its number of images, which is the number
+    of labelled images. All processes must call this function.
     """
     batches, accelerator = job.held_out.batches, job.accelerator
     copies = count_copies_in(batches, accelerator)

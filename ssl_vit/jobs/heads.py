@@ -130,11 +130,13 @@ def _load_export_head(
     Args:
         source: Place of the export.
         network: Encoder of the export, which becomes part of the objective.
-        wanted: Takes the declaration of an objective and returns whether to build it. The only
-            objective with a linear classifier is `supervised`.
+        wanted: Called with the declaration of the objective `supervised` (LABELS), the only
+            objective with a linear classifier. Returns whether to build the classifier; if not,
+            the result is None.
 
     Returns:
-        The objective, or None if another program wrote the export, or if it has no classifier.
+        The objective, or None if another program wrote the export, the export has no classifier, or
+        the classifier is not wanted.
 
     Raises:
         UserError: The export is damaged.
@@ -238,7 +240,8 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Trai
         UserError: The run or export has no classifier, or `pair_classes` cannot match the classes.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
-    outputs = getattr(objective, "classes", 0)  # a plugin's classifier need not say its number
+    # a plugin's classifier need not have the attribute `classes`, its number of classes
+    outputs = getattr(objective, "classes", 0)
     output_C = pair_classes(names_of_head(init), test, init.place, data.location, outputs)
     return TrainedClassifier(objective, output_C)
 

@@ -31,10 +31,11 @@ def fingerprint(recipe: Recipe) -> tuple[dict[str, str], str]:
     except UserError as error:
         return {}, f"{error} ({NOT_COMPARED})"
     options = {key.removeprefix("data."): recipe.value(key) for key in (*SPLIT_KEYS, *READING)}
+    # `_fingerprints` is cached, and therefore gets the options as text, which is hashable
     hashes = _fingerprints(
         json.dumps(options),
         test=recipe.eval.test or recipe.objective == "probe",  # every evaluation has test images
-        # without a stream, the same value for all seeds, so that the cache is used
+        # only the images of a stream depend on the seed. Elsewhere one seed fills the cache for all
         seed=recipe.seed if data.stream else 0,
         masks=measures_masks(recipe),
     )

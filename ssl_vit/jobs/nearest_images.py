@@ -128,8 +128,8 @@ def show(
         print(f"any two     {_describe_pairs(compared.pairs, compared.images)}")
     for query, neighbours in answers:
         print(
-            f"nearest     {text_line(query.text)}: cosine similarity, image "
-            "(the query's own file is left out, and copies of the file are shown)"
+            f"nearest     {text_line(query.text)}: cosine similarity and image. The file of the "
+            "query itself is left out, but copies of the file are shown"
         )
         for neighbour in neighbours:
             print(f"{neighbour.similarity:11.4f} {_name(neighbour, compared)}")
@@ -143,7 +143,7 @@ def show(
 
 
 def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """Return a warning if some neighbours are not more similar to the query than 99% of all pairs.
+    """Return a warning if the similarity of some neighbours is not above that of 99% of all pairs.
 
     If there are few images, or few images near the query, neighbours that look alike may still be
     below this level.

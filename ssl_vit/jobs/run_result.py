@@ -62,8 +62,9 @@ class RunResult(Result):
         The lines give the folder, the duration, tables of the measurements and the baselines, at
         most one sentence about their meaning, and the next step.
         """
+        # A plugin's rows describe its metrics (label, unit, better direction) in the `with` body
         with use_plugin_rows(read_run(self.folder).environment.plugin_rows):
-            # a list, because the caller may use the rows of other plugins between two lines
+            # Make all lines first: between two lines, the caller may use rows of other plugins
             yield from list(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -128,11 +129,15 @@ class RunResult(Result):
     def _next_step(self, recipe: Recipe, has_scratch: bool) -> str:
         """Return what to do next and the command, or an empty text.
 
-        The next step is the first that applies: measure whether the pre-training helps; after
-        fine-tuning, train from scratch for comparison; after a pre-training whose features were not
-        compared with untrained weights (`not_compared` says why), measure them on labelled images;
-        else fine-tune the encoder. Nothing follows supervised pre-training, or an evaluation of
-        untrained weights.
+        After supervised pre-training, and after an evaluation of untrained weights, the text is
+        empty. Otherwise the next step is the first of these cases that applies:
+
+        - If a command can measure whether the pre-training helps: that command.
+        - After fine-tuning: training from scratch for comparison, or nothing if there is a
+          comparable run from scratch.
+        - If the features of a pre-training were not compared with untrained weights (`not_compared`
+          says why): measure the features on labelled images.
+        - Otherwise: fine-tune the encoder.
 
         Args:
             recipe: Recipe of the run or evaluation.
@@ -157,6 +162,7 @@ class RunResult(Result):
                 self.folder, self.folder.parent, recipe, self._has_labels
             )
             return f"To measure the features on images with labels: {command}"
+        # an evaluation has no weights of its own, so its encoder is fine-tuned
         init = self.folder if recipe.trains else recipe.init
         return f"To fine-tune the encoder: {next_steps.fine_tuning(init, recipe)}"
 

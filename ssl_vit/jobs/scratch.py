@@ -90,9 +90,9 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
 def other_pooling(folder: Path, recipe: Recipe) -> str:
     """Describe a run from scratch that differs from a fine-tuned run only in supervised.pool.
 
-    Such a run would be comparable with the same supervised.pool, the key for how tokens are pooled.
-    Its default may differ between training from scratch and fine-tuning. The text names the run and
-    what to type. It is empty if there is no such run.
+    Both runs would be comparable if they had the same supervised.pool, the key for how tokens are
+    pooled. The default of supervised.pool may differ between training from scratch and fine-tuning.
+    The text names the run and what to type. It is empty if there is no such run.
 
     Args:
         folder: Folder of a fine-tuned run.
@@ -138,7 +138,9 @@ def _images(folder: Path) -> object:
 
 
 def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
-    """Count the runs from weights `init` that differ only in how the weights are optimised.
+    """Count the runs from weights `init` that differ from the run only in keys of optimisation.
+
+    TUNED holds the beginnings of these keys, such as `optim.`.
 
     Args:
         neighbours: Finished runs in the same folder of runs, with the same images.

@@ -90,8 +90,8 @@ class TrainedImages:
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches, and collect the hashes of their images until the record is full.
 
-        A full record has LIMIT images, but not all images of the run. The hashes (`content`) are
-        removed from the batches, because no objective reads them.
+        A record is full if it has LIMIT images and further images were not recorded. The hashes of
+        the images (`content`) are removed from the batches, because no objective reads them.
         """
         for batch in batches:
             is_full = len(self.record.images) >= LIMIT and not self.record.complete
@@ -117,6 +117,7 @@ class TrainedImages:
             _new_hashes(self.images, before.images),
             _new_hashes(self.labels, before.labels),
         ]
+        # `gather_parts` joins the lists of all processes. Each list has one pair: images and labels
         new_of_processes = accelerator.gather_parts([new_here])
         new_images, new_labels = zip(*new_of_processes, strict=True)
         self.images, self.labels = [], []
@@ -134,7 +135,8 @@ class TrainedImages:
     def write(self) -> None:
         """Write the record if it has changed since the last call.
 
-        A record only grows or becomes incomplete, so its numbers of hashes tell whether it changed.
+        A record only grows or becomes incomplete. So `_size`, the numbers of hashes and whether the
+        record is complete, tells whether it changed.
 
         Raises:
             OSError: The file cannot be written.

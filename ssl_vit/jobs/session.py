@@ -109,9 +109,10 @@ class Session:
 def session(run: Run) -> Iterator[Session]:
     """Start the processes of a run, and end the run's resources with the body.
 
-    compute.precision=auto becomes the precision of the machine. If a process does not arrive within
-    compute.patience, all processes are ended. Loaders that the accelerator watches are watched for
-    this, too, so that a process that waits for its data is noticed.
+    compute.precision=auto becomes the precision of the machine. If a process lags behind the others
+    for more than compute.patience seconds, all processes are ended. The accelerator's
+    `watch_loader` counts the batches of a data loader, so that a process that waits for its data is
+    noticed, too.
 
     Args:
         run: The run, or the recipe and folder for which `embed` writes features.

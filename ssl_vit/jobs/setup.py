@@ -217,6 +217,7 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
             refuses the device batch.
     """
     recipe.declared.check_pass(recipe, batch_layout.device_batch)
+    # without views to compare, the loss treats each image alone
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
     needed, estimate = recipe.optim.batch // batch_layout.processes, ""
@@ -313,8 +314,9 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
 
     Returns:
         What environment.json records about the weights: hashes by kind (`teacher`), and under
-        `before` the cost of all training that made the initial weights and the teachers. Empty for
-        a run with a checkpoint, because `_load_initial_weights` then returns what was recorded.
+        `before` the cost of all training that made the initial weights and the teachers. For a run
+        with a checkpoint, the mapping is empty, because `_load_initial_weights` returns the record
+        of the teachers, too.
 
     Raises:
         UserError: The weights belong to a different network than the recipe says.
@@ -325,7 +327,8 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     for key, network in objective.teachers().items():
         source = run.recipe.sources()[key]
         recipe_network = run.recipe.value(source.network_key)
-        # the weights may describe only some options of the network, and these must agree
+        # `network_values` has the options that the weights describe, perhaps not all options of the
+        # network. With them, the recipe's options must stay the same
         if recipe_network | source.network_values() != recipe_network:
             raise UserError(
                 f"{source.network_key}: the weights {source.option} belong to another network than "
@@ -363,16 +366,17 @@ def resume(job: TrainingJob) -> None:
 def _copy_trunk_checkpoint(job: TrainingJob) -> None:
     """Copy the checkpoint of resume=RUN@STEP from RUN's folder into the folder of this run.
 
-    The folder is then like the folder of a run that was stopped at this step. The copied record of
-    trained images also has the images that the other run saw after the step. Nothing is copied if
+    The folder is then like the folder of a run that was stopped at this step. Nothing is copied if
     this run already has a checkpoint.
 
-    First, what environment.json records about the files of this run is compared with the other
-    run's environment.json. The copied state loses the record of the best evaluation, because the
-    other run's best weights are not copied, and says where this run began.
+    First, what environment.json records about the files of this run is compared with RUN's
+    environment.json. Then three files are copied: the record of trained images (TRAINED_ON), which
+    also has the images that RUN saw after the step, the results of probes on the baselines
+    (COMPARED) and the metrics. Last comes the state. It loses the record of the best evaluation,
+    because RUN's best weights are not copied, and says where this run began.
 
     Raises:
-        UserError: The checkpoint is damaged or belongs to a third run, or the other run had other
+        UserError: The checkpoint is damaged or belongs to a run other than RUN, or RUN had other
             images, initial weights or another plugin.
     """
     run, trunk = job.run, job.recipe.trunk
@@ -429,7 +433,7 @@ def _restore(job: TrainingJob, path: Path) -> None:
 
     Raises:
         UserError: The checkpoint is another run's or holds no training state of this model, or the
-            run began at another step or run than the recipe says.
+            run was continued from another run, or from another step, than resume= says.
     """
     try:
         saved = checkpoint.load(path)

@@ -101,15 +101,17 @@ def measure(recipe: Recipe) -> StepTime:
 def _time_steps(job: TrainingJob) -> list[float]:
     """Return the seconds of each of the first steps, including the wait for data.
 
-    Steps are run until enough are measured, but at most MOST_STEPS. The learning rate follows the
-    schedule of the whole run, which was built before the number of steps is reduced here.
+    Steps are run until enough are measured, but at most MOST_STEPS. The result includes the first
+    WARM steps, which the caller leaves out. The learning rate follows the schedule of the whole
+    run, which was built before the number of steps is reduced here.
     """
     recipe = job.recipe
-    job.decoded = resources.resident_images(recipe, job.splits.train, 0)
+    job.decoded = resources.resident_images(recipe, job.splits.train, step=0)
     recipe.optim.steps = min(MOST_STEPS, recipe.optim.steps)
     times: list[float] = []  # when each step began, and when the last step ended
 
-    def is_settled(step: int) -> bool:  # called before each step
+    # The training loop calls `is_settled` before each step, so it also records the times
+    def is_settled(step: int) -> bool:
         times.append(time.perf_counter())
         return step >= WARM + LEAST_STEPS and times[-1] - times[WARM] >= LEAST_SECONDS
 

@@ -99,7 +99,7 @@ def _measure_baselines(job: TrainingJob) -> None:
     baselines. They are measured on the held-out images, unless there is only one.
 
     Initial weights of `init=` are probed here, before the first step changes them. Without loaded
-    weights, the first evaluation measures the probes' baselines.
+    weights, the first evaluation probes the untrained weights, as the baseline of later probes.
 
     Raises:
         UserError: The baselines of a plugin are invalid.
@@ -130,12 +130,14 @@ def _fit_baselines(job: TrainingJob, objective: Objective) -> None:
 
     Args:
         job: Training job, whose objective receives the fitted baselines.
-        objective: The job's objective, or a copy with all weights.
+        objective: The job's objective or, if its weights are divided among processes, a copy with
+            all weights.
     """
     recipe, device = job.recipe, job.accelerator.device
     batches = loaders.first_batches(job.splits.train, recipe.data, recipe.seed, BASELINE_IMAGES)
     objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
     if objective is not job.objective:
+        # the fitted baselines are buffers of the copy
         for buffer, fitted in zip(job.objective.buffers(), objective.buffers(), strict=True):
             buffer.copy_(fitted)
 
@@ -154,12 +156,14 @@ def _try_plugin(job: TrainingJob) -> None:
     cast = loop.autocast(recipe.compute.precision, accelerator)
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
         model.start_step(0.0)  # in training, start_step also comes before forward
-        # `names` computes the loss of a batch and checks it, `predictions` the figure
+        # to return the metrics' names, `names` computes the loss of a batch and checks it.
+        # `predictions` computes the figure
         pools = _record_pools(model.encoder, lambda: job.held_out.names(model.eval()))
         predictions(model, loop.to_device(job.held_out.example, accelerator.device))
         model.train()
     if not accelerator.is_main_process:
         return
+    # `recipe.declared` is the declaration of the objective, here of the plugin's
     declares_no_pool = is_from_plugin(type(recipe.declared)) and not recipe.declared.sets_pool
     if pools and recipe.pool not in pools:
         job.run.warn(
@@ -239,8 +243,8 @@ def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watc
         content = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
             callbacks.note(
-                f"this run has trained on more images than the {seen_images.LIMIT:,} that a run "
-                "records. Evaluations cannot count later images as seen"
+                f"a run records its first {seen_images.LIMIT:,} different images, and this run has "
+                "trained on more. Evaluations cannot count the others as seen"
             )
         distributed.on_main(accelerator, lambda: _save(job, saver, content, callbacks))
 
@@ -327,6 +331,7 @@ def _record_first_features(job: TrainingJob, callbacks: loop.Callbacks) -> None:
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)
+    # `job.collapse` computes the measures. The row is empty: the step has no other metrics yet
     metrics = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
     # A run that was stopped before its first checkpoint has this row already
     has_row = any(row["step"] == 0 for row in job.run.rows())

@@ -108,8 +108,8 @@ class _Progress(Callback, ABC):
         }
         if "loss" in held_out_values:
             n = "" if self.images is None else f" (n = {format_image_count(self.images)})"
-            # the same values contain the metrics and their baselines
-            metrics = format_metrics(held_out_values, held_out_values)
+            # `held_out_values` contains both the metrics and their baselines
+            metrics = format_metrics(held_out_values, baselines=held_out_values)
             yield f"held out at step {step}: {metrics}{n}"
         has_probes = any(name.startswith(PROBE) for name in row)
         probes = self.probed() if self.probed and has_probes else {}
@@ -221,7 +221,8 @@ def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
     lines = ProgressLines(0, count, word="measured")
     lines.row = what
     for number, item in enumerate(items, 1):
-        lines.row_step = number  # the description holds for every item
+        # the description holds for every item; for another number, a line says "at step ..."
+        lines.row_step = number
         yield item
         lines.on_step(number)
 

@@ -24,8 +24,9 @@ def cores() -> int:
 def process_cores() -> int:
     """Return the number of CPU cores for this process alone.
 
-    The processes of a run on this machine share the usable cores. SLURM may bind each process to
-    separate cores; then the job's requested cores are shared.
+    The processes of a run on this machine share the usable cores. Under SLURM, `cores` may see only
+    the cores of this process, because SLURM may bind each process to separate cores. So the cores
+    that the job has requested are divided by the number of processes.
     """
     cores_per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
     tasks = os.environ.get("SLURM_NTASKS", "")

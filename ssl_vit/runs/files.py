@@ -65,7 +65,8 @@ def _exchange(unfinished: Path, path: Path, own_names: Collection[str]) -> None:
         own_names: Names of the old files to remove. Files of other names belong to the user and are
             moved into the new folder.
     """
-    # the hidden name ends with a process number, as those of unfinished files; no process has 0
+    # The name of an unfinished file is hidden and ends with the number of a process. This name ends
+    # with 0, the number of no process, so it cannot be the name of an unfinished file
     old = path.with_name(f".{path.name}.0")
     remove(old)
     path.rename(old)
@@ -95,7 +96,10 @@ def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
 
 
 def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
-    """Remove `leftovers` of a folder that only this process writes.
+    """Remove the unfinished files that killed processes have left in a folder (`leftovers`).
+
+    Only this process may write files of these names while the function runs. Other processes may
+    only remove them.
 
     Args:
         folder: See `leftovers`.
@@ -103,7 +107,7 @@ def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] =
         delete: Function that removes a file or folder, but not the target of a link.
     """
     for path in leftovers(folder, names):
-        with suppress(OSError):  # another process removes it, too
+        with suppress(OSError):  # another process may have removed it in the meantime
             delete(path)
 
 
@@ -136,6 +140,7 @@ def append(path: Path, content: bytes) -> None:
     with path.open("ab", buffering=0) as file:
         size = file.tell()
         try:
+            # fewer written bytes mean that the disk is full
             if file.write(content) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         except OSError:

@@ -238,7 +238,7 @@ class Run:
         """Keep other writers out while the body runs (lock.hold).
 
         Unfinished files that a killed process has left in the folder are removed first. If the body
-        refuses the run before the run has begun, a new folder is removed again.
+        raises UserError before the run has metrics or a log, a new folder is removed again.
 
         Args:
             on_lost: Called with the reason, for example to stop training, when a line or row is to
@@ -252,7 +252,8 @@ class Run:
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
-            # `Path.unlink` removes only files: a run makes no folders with such names
+            # `Path.unlink` removes only files. A run gives such names only to files, so a folder
+            # with such a name is the user's
             sweep(self.folder, SWEPT, delete=Path.unlink)
             try:
                 yield

@@ -135,8 +135,9 @@ def keys_of_prediction(values: Mapping[str, Any]) -> list[str]:
     the objective's groups, such as `views.jitter`, and the sizes of images and patches. With
     several views of an image, the batch and the preprocessing are added.
 
-    An objective is unknown if, for example, its plugin is not loaded. Then the result has the keys
-    of every group that only some objectives use, as far as the group is in `values`.
+    An objective is unknown if, for example, its plugin is not loaded. Then the result has all keys
+    of the groups in `values` that only some objectives use, and of the groups that ssl_vit does not
+    know.
 
     Args:
         values: `{dotted key: value}` of the recipe.
@@ -323,9 +324,12 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     has_begun = is_begun(folder)
     if has_begun:
         _check_unedited(recipe, folder)
+    # `is_begun` is also true for a run with rows of metrics only. Such a run without a checkpoint
+    # starts again, so it is completed from the other run
     has_state = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
     if recipe.trunk and not has_state:
         _complete_from_trunk(recipe, recipe.trunk.folder)
+    # without result.json and environment.json, `_check_unedited` allows recipe.yaml to be missing
     if not (folder / "recipe.yaml").exists() or not has_begun:
         _pin_revisions(recipe)
         return recipe
@@ -342,11 +346,11 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def _complete_from_trunk(recipe: Recipe, trunk: Path) -> None:
-    """Complete a recipe with resume=RUN@STEP from the other run, and check that the run fits.
+    """Complete a recipe that has resume=RUN@STEP with values of RUN, and check that RUN fits.
 
     Args:
         recipe: Recipe to complete.
-        trunk: Folder of the run at whose checkpoint the recipe's run begins.
+        trunk: Folder of RUN, at whose checkpoint the recipe's run begins.
 
     Raises:
         UserError: There is no such run, its recipe was edited or differs, or it has no checkpoint
@@ -436,10 +440,11 @@ def options_to_keep(trunk: Recipe, step: int) -> str:
         step: Step of the checkpoint.
     """
     settings, steps = trunk.checkpoint, trunk.optim.steps
-    # if the run does not save this step, an interval of `step` steps saves it as the first
+    # if the run does not save this step, checkpoint.every=step saves this step as the first
     every = settings.every if step % settings.every == 0 else step
     num_saved = -(-steps // every)  # ceil(steps / every), as the last step is saved, too
-    keep = num_saved - (step // every - 1)  # without the checkpoints before this step
+    num_earlier = step // every - 1  # checkpoints before this step, which may be removed
+    keep = num_saved - num_earlier
     if every == settings.every and keep <= settings.keep:
         return ""
     return f"checkpoint.every={every} checkpoint.keep={max(keep, settings.keep)}"
@@ -450,8 +455,8 @@ def planned_differences(
 ) -> list[str]:
     """Describe the differences between recipe.yaml and a study's plan.
 
-    The mean and the standard deviation of the images are not compared if the run itself measures
-    them.
+    The mean and the standard deviation of the images are not compared if the plan leaves them open,
+    because then the run itself measures them.
 
     Args:
         values: `{dotted key: value}` of recipe.yaml.
@@ -463,6 +468,7 @@ def planned_differences(
     """
     written = {key: value for key, value in values.items() if key in planned}
     pixel_values = {key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned}
+    # `unmeasured` returns which of "mean" and "std" the run has to measure
     measured_keys = {f"data.{key}" for key in unmeasured(Data(**pixel_values))}
     differing = differences(written, planned, measured_keys.union(undecided))
     return [str(difference) for difference in differing]
@@ -475,7 +481,8 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
     earlier version wrote, only requires that recipe.yaml exists.
 
     Raises:
-        UserError: recipe.yaml was edited or removed, or another record belongs to another run.
+        UserError: recipe.yaml was edited or removed, or result.json or environment.json was written
+            with another recipe.
     """
     path = folder / "recipe.yaml"
     for record in (folder / name for name in RECORDS):
@@ -523,6 +530,7 @@ def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -
             continue
         # hashes of the weights by name, empty if the weights are not local
         hashes_now = source.identity()
+        # local weights have the hash of their file under "file"
         hashes_before = initial_weights(folder).get(source.kind, {})
         differing = differences(facts(source.kind, hashes_before), facts(source.kind, hashes_now))
         if hashes_now and "file" in hashes_before and not differing:
@@ -545,6 +553,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         UserError: Some facts differ, or a plugin was added or left out.
     """
     for kind, facts_now in now.items():
+        # `facts` writes the kind in front of each name, such as "data:train"
         differing = differences(facts(kind, read_recorded(folder, kind)), facts(kind, facts_now))
         if not differing:
             continue
@@ -558,6 +567,8 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         else:
             options = {source.kind: source.option for source in recipe.sources().values()}
             option = options[kind]
+            # "weights" and "file" are hashes of weights. Other names, such as pool, are options of
+            # the network, which the message names
             files = "weights" if {"weights", "file"} & {*names} else ", ".join(names)
         # the folder of another run that a run resumes from must not be removed
         is_trunk = recipe.trunk is not None and folder == recipe.trunk.folder
@@ -570,8 +581,8 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
     """Return how a recipe differs from a finished run in the keys that change only the result.
 
-    `result_options` lists these keys. Of `eval.real`, the path of a file of labels, only whether it
-    is set is compared: the hash of the file is compared elsewhere (`check_facts`).
+    `result_options` lists these keys. `eval.real` is the path of a file of labels. This function
+    only compares whether it is set, because `check_facts` compares the hash of the file.
     """
     before = read_recorded(folder, "options")
     now = result_options(recipe)
@@ -611,7 +622,7 @@ def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
 
     Raises:
         UserError: The run has other images, weights or files, which the message names, or the run
-            began at another step or run than the recipe says.
+            was continued from another run, or from another step, than resume= says.
     """
     recipe, folder, result = run.recipe, run.folder, run.result()
     check_start(recipe, result.trunk if result else None)
@@ -634,9 +645,12 @@ def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
 
 
 def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
-    """Check that resume=RUN@STEP names the run and the step that the run began at.
+    """Check that resume=RUN@STEP names the run and the step that the run was continued from.
 
-    Runs are compared by the name of the folder, because the folder may have been moved or removed.
+    A run that began at step 0 fits every RUN@STEP, because it has the same weights to the bit as a
+    run that was continued from RUN. For the same reason, a recipe without resume=RUN@STEP fits
+    every run. Runs are compared by the name of the folder, because the folder may have been moved
+    or removed.
 
     Args:
         recipe: Recipe of the run, with resume=RUN@STEP or without.
@@ -644,11 +658,10 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
             its `step`. None for a run that began at step 0.
 
     Raises:
-        UserError: The run began at another step or run.
+        UserError: The run was continued from another run or another step.
     """
     trunk = recipe.trunk
     if not began or not trunk:
-        # a run from step 0 has the same weights to the bit, so it fits every RUN@STEP
         return
     run, step = began["run"], began["step"]
     if (run, step) != (trunk.folder.name, trunk.step):
@@ -774,8 +787,9 @@ def _other_weights(
 ) -> str:
     """Return why the weights that a run began with are not the planned weights, or an empty text.
 
-    The hashes of the weights are compared. If the weights are not on this machine, or if
-    environment.json does not describe them, only their names are compared.
+    The hashes of the weights are compared. They are computed again only if the file was modified
+    since. If the weights are not on this machine, or if environment.json does not describe them,
+    only their names are compared.
 
     Args:
         source: Planned weights, the value of `init` or of a teacher.
@@ -801,8 +815,10 @@ def _other_weights(
             return f"the {weights_text} differ from the weights of {source.public_name}"
         return ""
     # recipes name weights on the Hub together with a commit
-    names = {compared.public_name.partition("@")[0] for compared in (recorded_source, source)}
-    if len(names) == 1:
+    recorded_name, name = (
+        compared.public_name.partition("@")[0] for compared in (recorded_source, source)
+    )
+    if recorded_name == name:
         return ""
     recorded_place = f"{recorded_source.key}={recorded_source.public_name}"
     return f"the {weights_text} come from {recorded_place} and not from {source.public_name}"
@@ -817,7 +833,8 @@ def _hashes_of_weights(source: InitSource, modified_ns: int) -> dict[str, Any]:
 def training_images(run: Path) -> tuple[str, ...]:
     """Return the options that choose a run's training images, labels and groups.
 
-    The result is empty for a stream, because only the first images of a stream are known.
+    A group holds images that belong together, such as those of one patient (data.group). The
+    result is empty for a stream, because only the first images of a stream are known.
     """
     written = flatten(load_yaml(run / "recipe.yaml"))
     if written.get("data.stream"):

@@ -63,7 +63,7 @@ def check_outside(name: str, folder: Path) -> None:
         UserError: The folder is inside a run's folder.
     """
     for above in folder.resolve().parents:
-        # lists of runs show a folder with fewer files, too (pages.run_record.is_run)
+        # `pages.run_record.is_run` requires fewer files, so lists of runs show more folders
         if all((above / file).is_file() for file in ("recipe.yaml", "environment.json")):
             raise UserError(
                 f"name={name}: {folder} is inside {above}, the folder of another run. "
@@ -94,7 +94,8 @@ def writer(folder: Path) -> str | None:
         return None
     pid, host = holder["pid"], holder.get("host")
     if host == socket.gethostname():
-        # An ended process may have had the number of this process, above all in a container
+        # An ended process may have had the number of this process, above all in a container. OURS
+        # holds the folders whose locks this process holds
         if pid == os.getpid():
             return "this process" if folder.resolve() in OURS else None
         if not _is_alive(pid):

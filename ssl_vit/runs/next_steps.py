@@ -54,13 +54,13 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
             ),
             NextCommand("compare the run with other runs", typed_command("report", str(out))),
         ]
-    tested = _options_for_test_images(folder, recipe, labelled)
-    tuned = typed_command("finetune", "recipe=finetune", init, *tested, f"out={out}")
-    measured = evaluation(folder, out, recipe, labelled)
-    helps = worth_command(recipe, recipe if labelled else None)
-    steps = [NextCommand("measure whether pre-training helps", helps)] if helps else []
-    steps.append(NextCommand("measure the frozen encoder on labels", measured))
-    return [*steps, NextCommand("fine-tune the encoder on labels", tuned)]
+    test_options = _options_for_test_images(folder, recipe, labelled)
+    finetune = typed_command("finetune", "recipe=finetune", init, *test_options, f"out={out}")
+    evaluate = evaluation(folder, out, recipe, labelled)
+    study = worth_command(recipe, recipe if labelled else None)
+    steps = [NextCommand("measure whether pre-training helps", study)] if study else []
+    steps.append(NextCommand("measure the frozen encoder on labels", evaluate))
+    return [*steps, NextCommand("fine-tune the encoder on labels", finetune)]
 
 
 def has_labels(not_compared: str | None) -> bool:
@@ -83,7 +83,7 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
         pretraining: Recipe with the objective and the model.
         labelled: Recipe with labelled images, or None if no labelled images are known.
     """
-    # of a plugin that is not loaded, only what its runs have recorded is known
+    # if the plugin is not loaded, `declared` has only the facts that its runs have recorded
     declared = declaration.find_objective_or_stub(pretraining.objective)
     learns_labels = any(part.labels for part in declared.trained(pretraining))
     if learns_labels or pretraining.plugin:
@@ -171,7 +171,7 @@ def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
 
 
 def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
-    """Return the options that give the next command labelled test images.
+    """Return the options by which the next command gets test images with labels.
 
     If the run's images have a labelled test split, no options are needed. Without a test split,
     `data.test=` holds out a share of the images. The user has to name other images
@@ -187,6 +187,7 @@ def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> li
     with suppress(UserError):
         num_labelled = read_recorded(folder, "images").get("labelled_test")
     declared = declaration.find_objective_or_stub(recipe.objective)
+    # `trained` returns the objective or, in joint training, its parts with a weight above 0
     has_learned_labels = any(part.labels for part in declared.trained(recipe))
     if not labelled or recipe.data.stream or (has_learned_labels and num_labelled == 0):
         return _options_for_other_images(LABELLED, recipe)

@@ -61,9 +61,10 @@ class OutputFolder(Generic[Content]):
             yield
 
     def check(self) -> None:
-        """Check that the folder is new, has the record, or belongs to a run.
+        """Check that the folder is new, holds the tool's record, or belongs to a run.
 
-        Hidden files and a lock are ignored.
+        The record is the file that the tool writes, such as embed.json (`self.record`). Hidden
+        files and a lock are ignored.
 
         Raises:
             UserError: The folder holds something else, or cannot be read.

@@ -26,7 +26,7 @@ def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
     """Return the number of images of a split whose labels a run has learned.
 
     Of several runs, the largest number is returned. A number up to the share `FEW_COPIES` of the
-    split counts as 0.
+    split counts as 0, because so few images barely change an accuracy.
 
     Args:
         seen: Counts of images that each run was trained on.

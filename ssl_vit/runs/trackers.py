@@ -104,8 +104,9 @@ class Trackers(Callback):
     def end(self) -> None:
         """Write the remaining rows, for at most END_SECONDS, and end the trackers.
 
-        A tracker that takes longer counts as failed, which a warning says.
+        A tracker that takes longer counts as failed, and a warning says so.
         """
+        # `_call` queues the call for the thread of each tracker
         self._call(methodcaller("finish"))
         until = time.monotonic() + END_SECONDS
         for worker in self.workers.values():
@@ -201,8 +202,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     Args:
         name: Name of the tracker in log.trackers.
         run: Run in whose folder the tracker writes.
-        first_step: First step of this start. TensorBoard drops the values that an earlier start has
-            written from this step on.
+        first_step: Step at which this process starts or resumes the run. TensorBoard drops the
+            earlier values of this step and of later steps.
     """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
