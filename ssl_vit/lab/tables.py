@@ -302,8 +302,8 @@ def _factors_along_axis(
     caption = (
         'A 2 in the column "times" has this meaning: to be as good as the'
         f" {rule.axis} of the row, {baseline} needs twice the {axis} of the row. Between two tried"
-        f" values of {axis}, the measure is interpolated in the logarithm of {axis}. If an end of an"
-        " interval lies beyond the tried values, only the other end is shown."
+        f" values of {axis}, the measure is interpolated in the logarithm of {axis}. If an end of"
+        " an interval lies beyond the tried values, only the other end is shown."
     )
     # `compare_along` needs values of which higher values are better
     values = verdict.rows.assign(value=measure.sign * verdict.rows["value"])
