@@ -339,8 +339,8 @@ def next_command_blocks(record: RunRecord) -> Iterator[Block]:
         command = shell_command("accelerate", "launch", *tool_command(tool), *options)
         steps = [NextCommand("continue from the newest checkpoint", command)]
     elif (folder / "export").exists():
-        # `not_compared` says why the features were not compared with untrained weights. If the reason
-        # is not that labels are missing, the images have labels
+        # `not_compared` says why the features were not compared with untrained weights. Unless the
+        # reason is that labels are missing, the images have labels
         is_labelled = has_labels(record.result.not_compared)
         steps = next_steps(folder, folder.parent, recipe, is_labelled)
     for step in steps:
