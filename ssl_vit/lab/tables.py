@@ -484,12 +484,11 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
     for name in map(str, shown.frame.drop(columns="high", errors="ignore")):
         column = _format_column(shown, name)
         mean_name = name.removesuffix(" sd")
-        is_deviation = mean_name != name
         if name == "low":
             high_column = _format_column(shown, "high")
             # `interval` is the heading of the column with both ends
             columns[shown.interval] = [*map(_span, column, high_column)]
-        elif is_deviation and mean_name in columns:
+        elif mean_name != name and mean_name in columns:  # a column of standard deviations
             pairs = zip(columns[mean_name], column, strict=True)
             columns[mean_name] = [f"{mean} ± {sd}" if sd else mean for mean, sd in pairs]
         else:

@@ -140,9 +140,8 @@ def _unknown_key(key: str, known: Collection[str]) -> str:
     # Suggest the nearest key, or else the keys of the same group, or else the top level: keys
     # outside groups, such as `seed`, and groups with a dot, such as `optim.`
     nearest = difflib.get_close_matches(key, known, n=1)
-    top_level = {"".join(name.partition(".")[:2]) for name in known}
-    choices = nearest or siblings or sorted({*top_level, "recipe"})
-    return f"unknown key {key}; {suggest(key, choices)}"
+    top_level = {"".join(name.partition(".")[:2]) for name in known} | {"recipe"}
+    return f"unknown key {key}; {suggest(key, nearest or siblings or sorted(top_level))}"
 
 
 def write_all(values: Mapping[str, Any]) -> list[str]:
