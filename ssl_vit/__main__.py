@@ -76,13 +76,13 @@ def _columns(rows: dict[str, str]) -> list[str]:
 
 
 def _check_words(name: str, words: Sequence[str]) -> None:
-    """Check that no word of a command line belongs to another tool.
+    """Refuse the name of a tool, or an option of another tool, among the words of a command line.
 
-    `study` and `plan` take any word, because a study's file names further options. A file or folder
-    may have the name of a tool.
+    `study` and `plan` take any word, because a study's file names further options. If the tool
+    takes a file or folder without a key, this path may have the name of a tool.
 
     Raises:
-        UserError: A word belongs to another tool.
+        UserError: A word is the name of a tool or an option of another tool.
     """
     tool = TOOLS[name]
     if tool is StudyOptions or tool is lab_options.PlanOptions:
@@ -93,7 +93,7 @@ def _check_words(name: str, words: Sequence[str]) -> None:
         takers = [
             tool_name for tool_name, kind in TOOLS.items() if key in (tool_name, *kind.options())
         ]
-        # a file or folder, or a word without `=`, as the tool takes one
+        # the value that this tool takes without a key: an existing path, or any word without `=`
         is_positional = tool.positional and (exists(word) or word == key)
         if key not in known and takers and not is_positional:
             help_command = typed_command(takers[0], "--help")

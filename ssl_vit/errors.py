@@ -182,7 +182,7 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
     """Print a known error of the body in a single line, and exit with the error's status.
 
     Known errors are UserError and errors of a disk, of memory or of open files. All other errors
-    pass. An interrupt exits with status 130.
+    are raised unchanged. An interrupt exits with status 130.
 
     Args:
         everywhere: Whether each rank prints its errors, except errors that another rank has
@@ -190,7 +190,8 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
     """
     try:
         yield
-        # An error of a full disk may come only now, and would go unreported at the end
+        # If the disk is full, the error may come only with this flush. Without it, Python would
+        # flush at its exit, after this function could report the error
         sys.stdout.flush()
     except BrokenPipeError:
         _flush()

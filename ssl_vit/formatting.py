@@ -263,8 +263,8 @@ def format_count(count: int, things: str) -> str:
 
     Args:
         count: Number of things.
-        things: Noun in the plural, made singular for a count of 1. The last word of COUNTED in it
-            is changed ("images of classes" becomes "image of classes").
+        things: Noun in the plural, such as "images of classes". For a count of 1, the last noun
+            that COUNTED lists is made singular: "image of classes".
     """
     if count == 1:
         # COUNTED holds the nouns in the singular; the plural ends in "s" or, for "pass", in "es"
@@ -313,7 +313,10 @@ def few_images(
     remedy: str = "",
     group: str | None = None,
 ) -> list[str]:
-    """Return warnings for each split with fewer than FEW_IMAGES images, and for images in groups.
+    """Return warnings that intervals or accuracies are uncertain because of the measured images.
+
+    There is a warning for each split with fewer than FEW_IMAGES images, and one if the images come
+    in groups (`data.group`), because the images of a group may be alike.
 
     Args:
         measured_on: `{split: number of measured images}`, as in environment.json.

@@ -133,10 +133,11 @@ class Metric:
         """Return whether a report compares arms (settings such as `mae` and `scratch`) by this
         metric.
 
-        Reports compare arms by losses and by shares such as accuracies. Of the metrics of one kind
-        of corrupted patches (`accuracy_masked`, `accuracy_random`, `loss_masked`), reports compare
-        only the shares of masked patches. Models are trained on the loss over all patches, so only
-        that loss counts.
+        Reports compare arms by losses and by shares such as accuracies. Some metrics are also
+        measured for one kind of corrupted patches, such as `accuracy_masked`, `accuracy_random` and
+        `loss_masked`. Among these, reports compare only the shares of masked patches, such as
+        `accuracy_masked`. They compare no loss of one kind of patches, because models are trained
+        on the loss over all patches.
         """
         if self.kind:
             return self.kind == MASKED and self.in_per_cent
@@ -210,7 +211,7 @@ def register(*rows: Row) -> None:
 
 @contextmanager
 def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
-    """Describe metrics as the plugins of some runs do, while the body of the `with` runs.
+    """Use the metric descriptions of some runs' plugins inside the `with` block.
 
     A row (`Metric` or `Baseline`) describes the metric or baseline with its name: the label, the
     unit and the better direction. The rows of plugins take precedence over the rows of this
@@ -223,6 +224,7 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
     rows_by_name: dict[str, Row | None] = {}
     for rows in runs:
         for row in rows:
+            # None, once two runs have declared different rows of this name
             is_agreed = rows_by_name.get(row.name, row) == row
             rows_by_name[row.name] = row if is_agreed else None
     token = _plugin_rows.set(rows_by_name)
@@ -408,22 +410,23 @@ def score(name: str, value: float) -> float:
 def find_baseline(name: str) -> Baseline | None:
     """Return the description of the baseline with a full name, or None for any other name.
 
-    The first of these descriptions counts: the baseline that a plugin registers under this name; a
-    baseline of a probe, such as `pixels_knn` (k-NN on pixels, compared with `knn`); the baseline
-    that the package registers, such as `chance`. If two plugins disagree about a name, the name is
-    no baseline.
+    The first of these descriptions counts:
+    1. the baseline that a plugin registers under this name
+    2. a baseline of a probe, such as `pixels_knn` (k-NN on pixels, compared with `knn`)
+    3. the baseline that the package registers, such as `chance`; not if two plugins disagree about
+       the name
 
     Args:
         name: Name of a baseline or metric. The part before a slash, as in `mpp/entropy`, does not
             matter.
     """
     last = _last(name)
-    plugin_rows = _plugin_rows.get()
+    plugin_rows = _plugin_rows.get()  # None instead of a row: plugins disagree about the name
     if plugin_rows.get(last) is None:
         for prefix, called in PROBE_BASELINES.items():  # such as "pixels_": "the pixels at 8 x 8"
             if last.startswith(prefix):
                 return Baseline(last, called, (last.removeprefix(prefix),))
-    # None if plugins disagree, even if the package has such a baseline
+    # if plugins disagree, the row is None, even if the package has such a baseline
     row = plugin_rows.get(last, _baselines.get(last))
     return row if isinstance(row, Baseline) else None
 
@@ -526,12 +529,12 @@ def format_baselines(values: Mapping[str, float]) -> str:
     """
     texts = []
     for name, value in values.items():
-        row = find_baseline(name)
-        if row:
+        baseline = find_baseline(name)
+        if baseline:
             part = name.removesuffix(_last(name))  # part of a joint objective, with the slash
             # the value is written like the metric that the baseline is compared with
-            metric = find_metric(row.compared_with[0])
-            prediction = row.called  # such as "the commonest class"
+            metric = find_metric(baseline.compared_with[0])
+            prediction = baseline.called  # such as "the commonest class"
             texts.append(f"{part}{metric.words} {metric.text(value)} ({prediction})")
     return ", ".join(texts)
 

@@ -33,7 +33,7 @@ def bits(key: Any, slot: Any) -> Any:
     """Return 64 random bits as int64 for each (key, slot), with broadcasting.
 
     Args:
-        key: Start of splitmix64, int64.
+        key: Seed of splitmix64, int64.
         slot: Number of the output of splitmix64, from 0.
     """
     if isinstance(slot, int):
@@ -41,7 +41,8 @@ def bits(key: Any, slot: Any) -> Any:
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
     else:
         # torch.compile may turn an arange into Python-like symbols, which do not wrap around
-        # either. key & 0 is a tensor of zeros, and the xor with it makes a tensor of the symbols.
+        # either. key & 0 is a tensor of zeros. The xor with these zeros keeps the numbers, and
+        # turns the symbols into an int64 tensor, which wraps around.
         step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
@@ -104,12 +105,15 @@ def integers(key: Any, slot: Any, n: Any) -> Any:
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
     """Apply a random permutation of 0 to n-1, which `key` selects, to positions.
 
-    The memory does not grow with n. Up to SORTED items are sorted by (hash, index), so all orders
-    are equally likely. Larger n use a balanced Feistel network over the next power of four, applied
-    again while the value is not below n (cycle walking: Black and Rogaway, 2002). On few items, the
-    network would be biased (visibly below 20 items). If n is a power of four, it only gives even
-    permutations (an even number of swaps), which is half of all permutations. For more than SORTED
-    items, nobody can notice this.
+    Up to SORTED items are sorted by (hash, index), so all orders are equally likely.
+
+    More items are permuted by a balanced Feistel network over the next power of four. The network
+    is applied again while its value is not below n (cycle walking: Black and Rogaway, 2002). The
+    memory thus does not grow with n.
+
+    The network has two weaknesses. On few items it is biased (visibly below 20 items), which is why
+    these are sorted. If n is a power of four, it gives only even permutations (an even number of
+    swaps), which is half of all permutations. For more than SORTED items, nobody can notice this.
 
     Args:
         position: Positions from 0 to n-1, an integer or integer array.

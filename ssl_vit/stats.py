@@ -64,8 +64,8 @@ def as_json(value: Any) -> Any:
 def t_factor(n: int, family: int = 1) -> float:
     """Return the half width of a two-sided 95% t-interval, in standard errors of the mean.
 
-    This is the quantile of Student's t with n - 1 degrees of freedom above which a probability of
-    TAIL / family lies (Bonferroni).
+    This is the quantile of Student's t with n - 1 degrees of freedom at the probability
+    1 - TAIL / family. TAIL is 0.025, and the division by `family` is Bonferroni's correction.
 
     Args:
         n: Number of values, at least 2.
@@ -140,10 +140,11 @@ def paired_difference(
     Args:
         difference_M: Differences from -1 to 1, shape (M,). For two encoders on the same image: 1 if
             only the first is right, -1 if only the second is right.
-        effective: The `effective_number` if the split has copies of images.
+        effective: Number of independent images that the images count as, if the split has copies of
+            images (`effective_number`). None: all images are distinct.
 
     Returns:
-        The mean of the differences, and the 95% interval.
+        The mean of the differences, without the two added images, and the 95% interval.
     """
     n = len(difference_M) if effective is None else effective
     weight = n / len(difference_M)
@@ -214,9 +215,11 @@ def resampled_difference(
 ) -> Interval:
     """Return a bootstrap interval of the difference of two scores, such as two mean IoUs.
 
-    Both scores are computed from the same images, which are resampled together. A score is computed
-    from sums over images. For a mean IoU, for example, the K numbers of an image are the pixels in
-    the intersection and in the union for each class. The ends are percentiles (Efron, 1979).
+    A resample draws images at random with replacement. A content is an image together with its
+    copies, which are drawn together. Both scores of a resample are computed from the same images,
+    by way of sums over images. For a mean IoU, for example, the K numbers of an image are the
+    pixels in the intersection and in the union for each class. The ends of the interval are
+    percentiles (Efron, 1979).
 
     Args:
         first_MK: K numbers of each image for the first score, shape (M, K).
@@ -236,6 +239,7 @@ def resampled_difference(
         # how often each resample has each content
         count_BC = generator.multinomial(contents, np.full(contents, 1 / contents), draws)
         differences.append(score(count_BC @ first_CK) - score(count_BC @ second_CK))
+    # a score may be NaN, for example if a resample has no pixel of any class
     low, high = np.nanquantile(np.concatenate(differences), [TAIL, 1 - TAIL])
     return Interval(float(low), float(high))
 

@@ -129,7 +129,7 @@ def _extrapolate(few: N, more: N, added_blocks: int) -> N:
         The extrapolated count, or None if `few` is unknown.
     """
     if few is None or more is None:
-        return few  # the same objective is unknown with any number of blocks
+        return few  # if the cost is unknown for one depth, it is unknown for every depth
     cost_of_block = more - few
     return few + added_blocks * cost_of_block
 
@@ -187,8 +187,8 @@ def training_images(data: Data, images: int | None = None) -> int | None:
         return None
     images -= _count_test(data, images)
     if data.validation_from == "share":
-        shared_images = share_count(data.share, images)
-        return shared_images - _count_held_out(data, shared_images)
+        images_in_share = share_count(data.share, images)
+        return images_in_share - _count_held_out(data, images_in_share)
     not_held_out = images - _count_held_out(data, images)
     return share_count(data.share, not_held_out)
 
@@ -225,8 +225,9 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
     splits = PUBLISHED.get(data.name, {})
     named_splits = [name for name in (data.test, data.validation) if isinstance(name, str)]
     sizes = [splits.get(name) for name in named_splits]
-    # data.test and data.validation are left out: if they set aside a share of the training split,
-    # the encoder sees these images too
+    # Images that are set aside from the training split are counted here like training images,
+    # because the encoder sees them too. So Data gets no data.test and no data.validation. Splits
+    # with a name of their own are added below.
     train = training_images(Data(name=data.name, share=data.share), images)
     if train is None or None in sizes:
         return None
@@ -258,9 +259,10 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """Return how many bytes of activations an image needs for the backward pass.
 
-    Activations are counted in float32 without torch.compile, which keeps less. Under bfloat16
-    autocast most activations take 2 bytes and not 4. The float32 count is then multiplied by the
-    ratio of the bytes of one transformer block in bfloat16 and in float32.
+    Activations are counted in float32 and without torch.compile (compiled code would keep fewer
+    activations). Under bfloat16 autocast most activations take 2 bytes and not 4. The float32 count
+    is then multiplied by the bytes of one transformer block in bfloat16, divided by its bytes in
+    float32.
 
     Args:
         recipe: Recipe of the run.
@@ -269,9 +271,10 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
     float32_bytes, model = _float32_bytes(recipe, fused), recipe.model
     if recipe.compute.precision != "bfloat16":
         return round(float32_bytes)
-    # What a block keeps for each token: the inputs of its two norms, always in 4 bytes; and values
-    # in 2 or 4 bytes, which are queries, keys, values and the inputs of qkv, projection and MLP
-    # (6 x width), and the input and output of the GELU (2 x mlp)
+    # For each token, a block keeps:
+    # - the inputs of its two norms: 2 x width, always in 4 bytes
+    # - queries, keys, values, and the inputs of qkv, projection and MLP: 6 x width, 2 or 4 bytes
+    # - the input and the output of the GELU: 2 x mlp, 2 or 4 bytes
     norm_bytes = 4 * 2 * model.width
     num_values = 6 * model.width + 2 * model.mlp
     bfloat16_block = norm_bytes + 2 * num_values

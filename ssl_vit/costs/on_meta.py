@@ -144,9 +144,9 @@ def _count_step(network: Objective, recipe: Recipe) -> tuple[float | None, float
 def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
     """Return the bytes that autograd stores in the forward pass of a batch.
 
-    Storage that several tensors share counts once. Parameters and buffers do not count. Fused
-    attention counts with what its CUDA kernels store, because torch has no such kernel for the meta
-    device and would store attention matrices there.
+    Storage that several tensors share counts once. Parameters and buffers do not count. For fused
+    attention, the tensors count that its CUDA kernels would store. torch has no fused kernel for
+    the meta device, and would store attention matrices there.
 
     Args:
         network: Objective, or the encoder for an evaluation.

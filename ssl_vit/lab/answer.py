@@ -22,7 +22,7 @@ RELEASED_PAIRS = 2  # number of comparisons from which the comparison with the b
 FROZEN, FROZEN_MEASURE = "frozen", "knn"  # run and measure of the frozen encoders
 MEASURED = (
     "Fine-tuned from {objective}, {network} reaches {objective_top1:.1f}% top-1 on the test images,"
-    " and {other} {baseline_top1:.1f}% (difference {difference})."
+    " and {other} it reaches {baseline_top1:.1f}% (difference {difference})."
 )
 PROVISIONAL = "This result is provisional, because the study has not reached its planned end."
 NOTHING = (
@@ -159,9 +159,10 @@ def _released_difference(better: str, results: Results, verdict: Verdict) -> Dif
     comparison = Comparison(RELEASED, better)
     paired = pair_rows(verdict.rows, "arm", comparison)
     tasks = {*paired["folder_a"], *paired["folder_b"]}
-    correct = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
+    # whether each image was predicted correctly is stored for top-1 only
+    outcomes = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
     family = RELEASED_PAIRS * results.ends
-    return measure_difference(comparison, paired, family, measure.scale, correct)
+    return measure_difference(comparison, paired, family, measure.scale, outcomes)
 
 
 def _interval(difference: Difference, family: int) -> str:
@@ -216,7 +217,12 @@ def _more_seeds(difference: Difference, images: int) -> str:
     """Say how narrow the interval of a difference would become with eight seeds.
 
     More seeds narrow only the part of the interval that is due to the seeds. The other part is due
-    to the test images. The squares of both parts add up to the square of the half width.
+    to the test images. The squares of both parts add up to the square of the half width. An
+    interval has the second part only if it also covers the drawing of test images
+    (`difference.over_images`).
+
+    If the study already has eight seeds or has only one, or if all seeds have the same difference,
+    nothing can be said about more seeds. The sentence then gives general advice.
 
     Args:
         difference: Measured difference, in points.
@@ -228,15 +234,15 @@ def _more_seeds(difference: Difference, images: int) -> str:
     half_width = (high - low) / 2
     by_seeds = stats.t_half_width(difference.n) * difference.sd
     by_images = math.sqrt(max(0.0, half_width**2 - by_seeds**2))
-    reached = math.hypot(by_images, stats.t_half_width(MOST_SEEDS) * difference.sd)
+    new_half_width = math.hypot(by_images, stats.t_half_width(MOST_SEEDS) * difference.sd)
     if not difference.over_images:
         return (
-            f"With {MOST_SEEDS} seeds the interval would reach about {reached:.1f} points to each"
-            " side."
+            f"With {MOST_SEEDS} seeds the interval would reach about {new_half_width:.1f} points to"
+            " each side."
         )
     return (
-        f"With {MOST_SEEDS} seeds the interval would reach about {reached:.1f} points to each side,"
-        f" and with any number of seeds at least {by_images:.1f} points, because of the"
+        f"With {MOST_SEEDS} seeds the interval would reach about {new_half_width:.1f} points to"
+        f" each side, and with any number of seeds at least {by_images:.1f} points, because of the"
         f" {images:,} test images."
     )
 
@@ -250,9 +256,12 @@ def _estimate_hours_of_eight_seeds(results: Results) -> float:
 
     Returns:
         Hours, rounded up to a tenth and at least 5% more than the study's limit of hours. Three
-            cases have no such estimate. Without hours.json, which records the time, the result is
-            1.0. If no seed has finished, or if no seed is missing, it is twice the limit.
+            cases have another result:
+            - Without hours.json, the used time is unknown: 1.0.
+            - No seed has finished, so the time of a seed is unknown: twice the limit.
+            - Eight seeds have finished already: twice the limit.
     """
+    # `hours` is the limit, `used` the hours so far, `took` the seconds of each finished task
     ledger = hours.read(results.folder)
     if ledger is None:
         return 1.0
@@ -292,9 +301,9 @@ def _study_command(
     Args:
         results: Results of the study.
         facts: Facts of the study. `facts["study"]` has the options of the command, one per line.
-        new_hours: Value of `hours=` in the command, or 0 for the study's hours times `factor`.
-        factor: Factor for the study's hours. A study without hours.json has no limit of hours, and
-            the factor itself becomes the limit.
+        new_hours: Value of `hours=` in the command. If it is 0, the command has the study's limit
+            of hours times `factor` or, for a study without hours.json, `factor` hours.
+        factor: Factor for the study's limit of hours. Not used with `new_hours`.
         name: Name of another folder. If empty, the command continues the study.
         further_options: Further options, each followed by a line break.
     """

@@ -93,13 +93,15 @@ def list_comparisons(
     pairs: Sequence[tuple[str, str]] = (),
     baseline: str | None = None,
 ) -> tuple[Comparison, ...]:
-    """Return the comparisons of a study: the same pairs of names at every place.
+    """Return the comparisons of a study: the same pairs of arms at every place.
+
+    A place is a name on each of the other axes, such as "1%" of the labels.
 
     Args:
-        arms: Names of the compared axis.
+        arms: The arms, which are the compared names, such as `mae` and `scratch`.
         places: Places of the other axes. Empty if the study has no other axes.
-        pairs: Pairs of names. If empty, each name except the baseline is compared with it.
-        baseline: Name of the baseline. Without pairs and baseline, all pairs are compared.
+        pairs: Pairs of arms. If empty, each arm except the baseline is compared with the baseline.
+        baseline: Arm that is the baseline. Without pairs and baseline, all pairs are compared.
     """
     name_pairs = list(pairs)
     if not name_pairs and baseline is not None:
@@ -223,14 +225,14 @@ def on_different_images(paired: "DataFrame") -> bool:
 def compare(
     frame: "DataFrame", axis: str, comparison: Comparison, family: int = 1, scale: float = 1.0
 ) -> Difference | None:
-    """Return the paired difference of two names, or None if it cannot be measured.
+    """Return the difference of two arms, paired by seed, or None if it cannot be measured.
 
-    A difference needs a seed that both names have, and the same test images on both sides.
+    A difference needs a seed that both arms have, and the same test images on both sides.
 
     Args:
         frame: Rows of one run, one measure and one split, from `results.Results.rows`.
-        axis: Column with the compared names, such as "arm".
-        comparison: The two names, and the name on each other axis.
+        axis: Column with the compared arms, such as "arm".
+        comparison: The two arms, and where they are compared, such as at "1%" of the labels.
         family: Number of comparisons that share the error level of 5%.
         scale: Factor for the values, such as 100 for percent.
     """
@@ -452,14 +454,15 @@ def compare_along(
 
 
 def find_crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> list[Estimate]:
-    """Return the places along an axis at which the curves of two names cross.
+    """Return the places along an axis at which the curves of two arms cross.
 
-    The curves are means over seeds.
+    The arms are, for example, `mae` and `scratch`, and a place is a number on the axis, such as 1%
+    of the labels. The curves are means over seeds.
 
     Args:
         place_L: At least two places in ascending order, shape (L,).
-        a_SL: Values of the first name, shape (S, L).
-        b_SL: Values of the second name, shape (S, L).
+        a_SL: Values of the first arm for each of S seeds, shape (S, L).
+        b_SL: Values of the second arm for each of S seeds, shape (S, L).
     """
     log_point_X, difference_SX = _interpolate(place_L, a_SL - b_SL)
     crossings = _find_sign_changes(log_point_X, difference_SX.mean(0))
@@ -469,20 +472,20 @@ def find_crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> l
 def find_factor(
     place_L: np.ndarray, index: int, name_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
-    """Return how many times as many labels, for example, the baseline needs to match a name.
+    """Return how many times as many labels, for example, the baseline needs to match an arm.
 
-    Suppose that the axis is the share of labels, the name is `mae` and the baseline is `scratch`. A
+    Suppose that the axis is the share of labels, the arm is `mae` and the baseline is `scratch`. A
     factor of 3 at the place 1% then says that `scratch` needs 3% of the labels to be as good as
-    `mae` with 1%. If the name is worse than the baseline, the factor is below 1.
+    `mae` with 1%. If the arm is worse than the baseline, the factor is below 1.
 
     Args:
         place_L: The L places, which are the tried numbers of the axis, ascending, shape (L,).
-        index: Index of the place at which the name is measured.
-        name_SL: Values of the name for each of S seeds, the higher the better, shape (S, L).
+        index: Index of the place at which the arm is measured.
+        name_SL: Values of the arm for each of S seeds, the higher the better, shape (S, L).
         baseline_SL: Values of the baseline, shape (S, L).
 
     Returns:
-        The nearest place at which the baseline reaches the name's value, divided by
+        The nearest place at which the baseline reaches the arm's value, divided by
             `place_L[index]`.
     """
     # grid of logarithms of the factor: 0 is the place itself
@@ -493,12 +496,14 @@ def find_factor(
     if abs(lead) <= EXACT:
         return _add_interval(0.0, log_factor_X, difference_SX)
     crossings = _find_sign_changes(log_factor_X, mean_X)
+    # grid points at which both are equal up to rounding, also if they do not cross there
     touching = log_factor_X[np.abs(mean_X) <= EXACT]
-    # a better name needs a factor above 1 (a positive logarithm), a worse name a factor below 1
+    # a better arm needs a factor above 1 (a positive logarithm), a worse arm a factor below 1
     is_better = lead > 0
     possible = [
         float(log_factor) for log_factor in (*crossings, *touching) if (log_factor > 0) == is_better
     ]
+    # infinite if the baseline does not reach the arm's value within the grid
     nearest = min(possible, key=abs, default=math.copysign(math.inf, lead))
     return _add_interval(nearest, log_factor_X, difference_SX)
 
@@ -526,14 +531,15 @@ def _find_sign_changes(log_point_X: np.ndarray, mean_X: np.ndarray) -> list[floa
     """Return the points along an axis where a mean changes its sign.
 
     Between two grid points with different signs, the point is interpolated linearly. Grid points at
-    which the mean is exactly zero are skipped: if they lie between two different signs, the result
-    has a single point for them, and if they lie between equal signs, it has no point.
+    which the mean is zero up to rounding (at most EXACT) are skipped. If they lie between two
+    different signs, the result has a single point for them. If they lie between equal signs, the
+    result has no point for them.
 
     Args:
         log_point_X: Logarithms of the X grid points, ascending, shape (X,).
         mean_X: Mean at each grid point, shape (X,).
     """
-    nonzero = np.flatnonzero(np.abs(mean_X) > EXACT)  # indices
+    nonzero = np.flatnonzero(np.abs(mean_X) > EXACT)  # indices of grid points
     # pairs of neighbours among the nonzero points, of which one is positive and one negative
     changes_sign = np.diff(mean_X[nonzero] > 0)
     before, after = nonzero[:-1][changes_sign], nonzero[1:][changes_sign]
@@ -548,12 +554,13 @@ def _add_interval(
 ) -> Estimate:
     """Return an estimated place of a zero with its 95% interval, from the logarithm of the place.
 
-    On each side, the interval ends at the nearest grid point at which zero is excluded: the mean
-    difference over seeds is significantly different from zero (Student's t at 95%). A side without
-    such a point is open.
+    On each side, the interval ends at the nearest grid point at which the mean difference over
+    seeds is significantly different from zero (Student's t at 95%). A side without such a point is
+    open.
 
-    One seed gives no test. Its interval is then open on both sides. But if the estimate lies beyond
-    the grid, the grid's nearest point becomes an end of the interval.
+    With one seed, significance cannot be tested, and the interval is open on both sides. Only if
+    the estimate lies beyond the grid, the interval has one end: the grid point that is nearest to
+    the estimate.
 
     Args:
         log_estimate: Logarithm of the place where the mean difference is zero, or plus or minus
@@ -567,6 +574,7 @@ def _add_interval(
         half_width_X = stats.t_half_width(n) * difference_SX.std(0, ddof=1)
         excludes_zero_X = np.abs(mean_X) > half_width_X
     else:
+        # beyond the grid, every grid point counts, so that the nearest of them becomes the end
         excludes_zero_X = np.full(len(log_point_X), is_beyond_grid)
     end_points = log_point_X[excludes_zero_X]
     low = max((float(np.exp(end)) for end in end_points if end < log_estimate), default=None)

@@ -207,7 +207,7 @@ class RunEstimate:
             )
         return (
             f"{per_process} in {self.precision}, without activations (estimated {per_image} per"
-            f" image). To include activations, add device= or compute.batch={device}"
+            f" image){device}. To include activations, add device= or compute.batch="
         )
 
     def _time(self) -> Iterator[tuple[str, str]]:
@@ -336,10 +336,10 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
 
 
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
-    """Return the number of images per pass on each device that training will choose.
+    """Return the device batch that training will choose: the images of a device's forward pass.
 
-    The result is None for an evaluation, and if neither the device nor `compute.batch` is known,
-    because the memory of the device then decides when training starts.
+    The result is None for an evaluation. It is also None if neither the device nor `compute.batch`
+    is known, because training then chooses the batch by the memory of the device that it runs on.
 
     Args:
         recipe: Recipe of the run.
@@ -351,7 +351,7 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     """
     if not recipe.trains:
         return None
-    fitting_images = 1
+    fitting_images = 1  # without a device; 1 fits every batch, and the result does not use it
     if device is not None:
         fitting_images = costs.largest_device_batch(recipe, device.memory * GIB, fused=True)
     # also called without a device, because it checks that the processes divide the batch

@@ -126,21 +126,24 @@ def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
         recipe: Recipe of the run.
         train_images: Number of training images to use instead, or None.
     """
-    trained = costs.training_images(recipe.data, train_images)
+    num_training = costs.training_images(recipe.data, train_images)
     seen = costs.images_seen(recipe, train_images)
     path = recipe.data.path
     if train_images is None and path and exists(path) and not recipe.data.stream:
-        # data.share_seed draws which images belong to data.share, and does not change their number
+        # data.share_seed decides which images belong to data.share, and not how many. With the
+        # same seed for all runs, the images are counted only once (`_count_split_images` caches)
         data = recipe.data.model_dump() | {"share_seed": 0}
-        trained, total = _count_split_images(json.dumps(data), test=not recipe.trains)
+        num_training, total = _count_split_images(json.dumps(data), test=not recipe.trains)
         if not recipe.trains:  # an evaluation also sends the validation and test images
-            seen = costs.evaluated_images(recipe, train=trained, others=total - trained)
-        return ImageCounts(trained, seen, "on this machine")
+            seen = costs.evaluated_images(recipe, train=num_training, others=total - num_training)
+        return ImageCounts(num_training, seen, "on this machine")
+    # The source says where the number comes from, such as "of 50,000 as published" if part of the
+    # images are left out of training
     published = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
-    if trained != published:
+    if num_training != published:
         source = f"of {published:,} {source}"
-    return ImageCounts(trained, seen, source)
+    return ImageCounts(num_training, seen, source)
 
 
 @functools.cache  # many tasks of a study have the same images
@@ -153,12 +156,13 @@ def _count_split_images(data: str, test: bool) -> tuple[int, int]:
     """
     keys = json.loads(data)
     splits = splits_of(Data(**keys), test)
-    trained = total = len(splits.train)
-    if keys["validation"] != 0:  # else the validation images are training images
+    num_training = total = len(splits.train)
+    # with data.validation=0, the validation images are training images, which are counted already
+    if keys["validation"] != 0:
         total += len(splits.validation)
     if splits.test is not None:
         total += len(splits.test)
-    return trained, total
+    return num_training, total
 
 
 class SplitLabels(NamedTuple):

@@ -35,16 +35,17 @@ def main(words: list[str]) -> None:
 def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     """Estimate what a run or a study will cost.
 
-    A study's images need not be on this machine: a path that its file asks for, such as `cifar10=`,
-    gets a made-up value if the user sets none. Images are only read with `probe`.
+    A study's images need not be on this machine. If a study's file asks for a path, such as
+    `cifar10=`, and the user sets none, the plan uses a made-up path. Images are read only with
+    `probe`.
 
     Raises:
         UserError: An option is wrong.
     """
     if not _is_study(arguments):
         return _plan_run(parse(PlanOptions, arguments))
-    # images= and epochs= of the plan are for single runs: a study's file may ask for a path with
-    # one of these names, so they belong to the study here
+    # The plan's own images= and epochs= are for single runs. A study's file may declare options
+    # with these two names, so here they are passed on to the study.
     plan_keys = {*PlanOptions.options()} - {"images", "epochs"}
     plan_arguments, study_arguments = arguments.split(plan_keys)
     options = parse(PlanOptions, plan_arguments)
@@ -81,12 +82,13 @@ def _plan_run(options: PlanOptions) -> RunEstimate:
     """
     recipe_keys = options.unread
     recipe_keys.run_plugin()
-    # a misspelt key may also be one of the plan's options that are typed as KEY=VALUE
+    # For a misspelt key, the error also suggests the plan's options that are typed as KEY=VALUE.
+    # Options with a `form`, such as flags, are typed in another way.
     plan_keys = [key for key, option in PlanOptions.options().items() if not option.form]
     # `recipe`, `data` and `model` name files and presets, and are no keys in a recipe
     check_keys([key for key in recipe_keys.keys if key not in NAMED], others=plan_keys)
     given = recipe_keys.read()
-    # the images must exist only if the run is timed on this machine
+    # `here` says whether the images must exist on this machine, which they must if the run is timed
     resolved = resolve(given, here=options.probe)
     if options.epochs is not None:
         # the steps of an epoch follow from the images and the batch of the resolved recipe

@@ -123,7 +123,7 @@ def write(folder: Path) -> Report:
     """
     results = load(folder)
     runs = results.finished.values()
-    # a plugin may declare metrics of its own, with their names for readers and better directions
+    # a plugin may declare metrics: how they are displayed, and whether higher values are better
     plugin_rows = [rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs]
     with use_plugin_rows(*plugin_rows):
         return _write(folder, results)
@@ -157,8 +157,9 @@ def _write(folder: Path, results: Results) -> Report:
 def page(report: Report) -> list[Section]:
     """Return the sections of the report's page.
 
-    The page opens with the sentences, one table and one figure. The table of differences follows,
-    then limits, further tables, cost and notes. Empty sections are left out.
+    The page opens with the report's conclusions (`report.sentences`), the table of compared values
+    and a figure of these values. The table of differences follows, then limits, further tables,
+    cost and notes. Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     training_on_test = list(_describe_training_on_test(results, verdict))
@@ -166,7 +167,7 @@ def page(report: Report) -> list[Section]:
         Text(sentence, warning=True) for sentence, is_unsound in training_on_test if is_unsound
     ]
     opening += (Text(_without_paths(report, sentence)) for sentence in report.sentences)
-    if report.answer:
+    if report.answer:  # only if the study asks whether pre-training helps
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
     if "compared" in further_tables:
         opening += [*_table(further_tables.pop("compared")), _figure(results, verdict)]
@@ -180,8 +181,12 @@ def page(report: Report) -> list[Section]:
     exploratory: list[Block] = []
     for name, shown in further_tables.items():
         exploratory += [Text(f"{name[0].upper()}{name[1:]}:"), *_table(shown)]
+    # the first 16 characters are the date, the hour and the minute
     finished = sorted(run.result.finished[:16] for run in results.finished.values())
-    span = f"Runs finished: {len(finished)}, from {finished[0]} to {finished[-1]} UTC, on:"
+    span = (
+        f"Number of finished runs: {len(finished)}. They finished between {finished[0]} and"
+        f" {finished[-1]} UTC, on these machines:"
+    )
     machines = sorted({describe_machine(run.environment) for run in results.finished.values()})
     sections = [
         Section("", opening),
@@ -233,8 +238,8 @@ def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) ->
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     """Draw the compared values, with a horizontal line at the value of untrained weights.
 
-    A horizontal line needs a single value for each seed. So there is no line if the value of
-    untrained weights differs along another axis, for example between 1% and 10% of the labels.
+    The lines are drawn only if untrained weights have a single value for each seed. They have
+    several if their value differs along another axis, for example between 1% and 10% of the labels.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     assert measure is not None
@@ -312,8 +317,9 @@ def _format_axis(
 ) -> None:
     """Set the ticks, the limits and the grid of the x-axis.
 
-    The axis is linear for names, which are evenly spaced, and for numbers that differ by less than
-    the factor `WIDE`. It is logarithmic for numbers that differ by more.
+    Names, such as `mae`, are evenly spaced. Numbers have a logarithmic axis if the largest is at
+    least `WIDE` times the smallest. Other numbers keep the linear axis and the ticks that
+    matplotlib chooses.
 
     Args:
         panel: Axes of the figure.
@@ -328,7 +334,7 @@ def _format_axis(
         labels = map(figure_label, ticks)
         panel.set_xticks(range(len(ticks)), labels, rotation=rotation, ha=alignment)
     elif max(number_at.values()) / min(number_at.values()) >= WIDE:
-        panel.set_xscale("log")  # else matplotlib's linear axis
+        panel.set_xscale("log")
         panel.set_xticks([*number_at.values()], map(figure_label, number_at))
         panel.minorticks_off()
     panel.grid()
@@ -340,15 +346,16 @@ def _describe_training_on_test(results: Results, verdict: Verdict) -> Iterator[t
 
     The sentence gives the largest number of test images that any run of the arm, or any run that
     its weights came from, was trained on. Further sentences name the runs whose training images are
-    unknown, so that nobody can say whether test images are among them.
+    unknown: test images may be among them.
 
     Yields:
-        The sentence, and whether the weights have learned labels of test images. The comparison is
-            unsound if they have.
+        A sentence, and whether it makes the comparison unsound. It does if the weights have learned
+            labels of test images.
     """
     for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
         runs = [results.finished[task] for task in rows_of_name["folder"]]
-        # each entry counts the measured images that a single run was trained on
+        # Each entry is about one run: `of` counts the measured images, and `images` those of them
+        # that the run was trained on.
         seen = [entry for run in runs for entry in seen_text.recorded(run.result, run.environment)]
         num_test_images = max((entry.of.get("test", 0) for entry in seen), default=0)
         images = max((entry.images.get("test", 0) for entry in seen), default=0)
@@ -410,7 +417,8 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
 
 def _list_left_out(results: Results) -> Iterator[str]:
     """Yield sentences about runs and values in the study's folder that the report leaves out."""
-    for name, reason in results.foreign.items():  # made by other options than the study plans
+    # `foreign` has the runs whose options differ from those in the study's plan
+    for name, reason in results.foreign.items():
         yield f"{name} is left out: {reason}."
     finished = {path.parent.name for path in results.folder.glob("*/result.json")}
     left_out = list_names(sorted(finished - {task.name for task in results.plan.tasks}))
@@ -425,11 +433,13 @@ def _list_left_out(results: Results) -> Iterator[str]:
 def _list_limits_of_options(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield sentences about limits that follow from how the study sets options.
 
-    The limits are about how values were chosen among tries, about encoders that all seeds share,
-    and about `data.share`, the share of the images whose labels are used.
+    The limits are about hyperparameters that were chosen among tries (a try is a run that tests one
+    setting), about encoders that all seeds share, and about `data.share`, the share of the images
+    whose labels are used.
     """
     tasks = results.plan.tasks
-    # the compared runs and the runs that their weights come from
+    # The compared runs, and the runs that their weights come from. The column "origin" names the
+    # latter, separated by spaces.
     used_names = {*verdict.rows["folder"], *" ".join(verdict.rows["origin"]).split()}
     used = [task for task in tasks if task.name in used_names]
     choices = [task.best for task in used if task.best]  # (names of tries, deciding measure)
@@ -437,7 +447,7 @@ def _list_limits_of_options(results: Results, verdict: Verdict) -> Iterator[str]
     yield from (f"{warning}." for warning in warn_about_other_tries(results.plan.by_name))
     yield from _warn_about_few_choosing_images(results, names_of_tries)
     yield from _describe_shared_encoders(used)
-    tested = [task for task in tasks if task.run == verdict.rule.test]
+    tested = [task for task in tasks if task.run == verdict.rule.test]  # the compared tasks
     choosing_seeds = {task.seed for task in tasks if task.name in names_of_tries}
     shared_seeds = choosing_seeds & {task.seed for task in tested}
     if shared_seeds:
@@ -466,11 +476,12 @@ def _describe_copies(results: Results, verdict: Verdict) -> Iterator[str]:
 def _describe_shared_encoders(tasks: Sequence[Task]) -> Iterator[str]:
     """Yield a sentence for each encoder that was not trained in the study.
 
-    All seeds share such an encoder, for example with `init=timm:NAME`. An encoder that the study
-    has trained is a reference to another task, such as `init={pretrain}`, and has no sentence.
+    All seeds share such an encoder, for example with `init=timm:NAME`. If the study has trained the
+    encoder, the option refers to another task, as in `init={pretrain}`, and there is no sentence.
     """
     paths: set[tuple[str, str]] = set()  # (key, path of the weights)
     for task in tasks:
+        # {key: source of weights}, such as `init` and its encoder
         by_key = sources({"init": SCRATCH} | task.options)
         paths |= {(key, source.place) for key, source in by_key.items()}
     for key, path in sorted(paths):
@@ -486,9 +497,9 @@ def _warn_about_few_choosing_images(
 ) -> Iterator[str]:
     """Yield a sentence for each run that used few held-out images to choose something.
 
-    A run may choose the hyperparameters of its probes, such as their regularisation. A try is a run
-    with one of several values, among which a later run takes the value with the best result. Both
-    choices use held-out images.
+    Two choices use held-out images. An evaluation may choose the hyperparameters of its probes,
+    such as their regularisation. And a run may be a try: it tests one setting of hyperparameters,
+    and a later run uses the setting with the best result.
 
     Args:
         results: Results of the study.
@@ -513,10 +524,11 @@ def _warn_about_few_choosing_images(
 def latex(report: Report) -> str:
     """Return all tables of the report as LaTeX (booktabs).
 
-    The report's sentences and limits are comments at the start of each table, so that somebody who
-    copies a table copies them too.
+    Each table starts with comments: the report's conclusions and their limits. Somebody who copies
+    a table thus copies them too.
     """
-    tables, begin = [], "\\begin{table}\n"
+    tables = []
+    begin = "\\begin{table}\n"
     notes = ["This table needs \\usepackage{booktabs}"]
     notes += [_without_paths(report, sentence) for sentence in report.sentences]
     training_on_test = _describe_training_on_test(report.results, report.verdict)

@@ -87,15 +87,15 @@ class Results:
     ) -> pd.DataFrame:
         """Select rows of `table` with finite values.
 
-        Rows of a hyperparameter search are left out: rows of runs that only try values, among which
-        another run takes the best.
+        Runs of a hyperparameter search are left out: they only test values, and another run uses
+        the best of these values.
 
         Args:
             run: Only rows of this run, or None for all runs.
             metric: Only rows of this metric, or None for all metrics.
             split: Only rows of this split, or None for all splits.
-            untrained_by: Name of a run, or None. Only rows of untrained weights that the tasks of
-                this run have measured, for comparison with their trained weights.
+            untrained_by: Name of a run, or None. With a name, only rows of untrained weights, which
+                the tasks of this run have measured for comparison with their trained weights.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):
@@ -179,7 +179,7 @@ def load(folder: Path) -> Results:
         reason = identity.why_not_planned(folder / name, task.values, options, undecided)
         foreign_need = next((need for need in task.needs if need in foreign), None)
         if not reason and foreign_need:
-            reason = f"the task needs {foreign_need}, which is left out"
+            reason = f"it uses the result of {foreign_need}, which is left out as well"
         if reason:
             foreign[name] = reason
             continue
@@ -211,7 +211,7 @@ def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[st
     """
     shared = {
         "run": task.run,
-        **task.at,
+        **task.at,  # `{axis: name}`, such as "share": "1%"
         "seed": task.seed,
         "tried": ", ".join(f"{key}={value}" for key, value in task.tried.items()),
         "exaflop": run.result.total_exaflop,
@@ -235,7 +235,7 @@ def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[st
         run_columns = untrained_columns if name.startswith(FRESH) else {}
         measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
         n = entry.n
-        if n:  # the patches of an image are alike, so they count as one case
+        if n:  # all patches of an image count as one case, because they are alike
             n = metric_tables.independent_cases(n, entry.split, measured_on)
         fingerprint = fingerprints.get(entry.split, "")
         yield shared | run_columns | measured | {"n": n, "fingerprint": fingerprint}
@@ -299,7 +299,8 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
     Raises:
         UserError: The file is damaged.
     """
-    # numpy and zipfile raise errors of many kinds on damaged files
+    # numpy and zipfile raise errors of many kinds on damaged files. Each of them, and each array of
+    # the wrong type or shape, leads to the UserError at the end.
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
         columns = [arrays[name] for name in ("index", "label", "top5", "content")]
         index_M, label, top5, content_M = columns

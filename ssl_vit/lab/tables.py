@@ -71,13 +71,16 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     """
     fresh = verdict.against_fresh
     comparisons = [*(difference.comparison for difference in fresh.differences), *fresh.missing]
+    # the arms that are compared with untrained weights, also those whose difference is not known
     trained_names = [comparison.a for comparison in comparisons if comparison.b == FRESH]
     axis, columns = verdict.rule.axis or "run", [*verdict.rule.other_axes, "seed"]
     rows = results.rows(metric=measure.name, split=measure.split, untrained_by=verdict.rule.test)
     if verdict.rule.axis:
         rows = rows[rows[axis].isin(trained_names)]
-    num_values = rows.groupby(columns)["value"].nunique()  # of each seed at each place
-    names: Any = FRESH
+    # Number of values for each seed and each name on the other axes, such as "1%" of the labels.
+    # If there are several, the arms have different networks
+    num_values = rows.groupby(columns)["value"].nunique()
+    names: Any = FRESH  # one name for all rows, or a name for each row
     if (num_values > 1).any():
         names = FRESH + " as " + rows[axis]
     return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
@@ -269,8 +272,8 @@ def _means_over_axes(
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
         caption = (
-            f"For each seed, each value is the mean over several variants of {over}. Each row says"
-            " how many of its variants have finished, such as 3 of 4."
+            f"The values of each seed are averaged over all settings of {over} that have finished."
+            " Each row says how many have finished, such as 3 of 4."
         )
         left_out = ", ".join(name for name in all_names if name not in planned)
         if left_out:
@@ -282,12 +285,12 @@ def _means_over_axes(
 def _factors_along_axis(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
-    """Yield a table of how many times as many labels the baseline needs, as `(name, table)`.
+    """Yield a table of the labels that the baseline needs, divided by the labels that an arm needs.
 
-    For example, `scratch` needs 3 times as many labels as `mae` for the same accuracy. The study
-    must compare arms such as `mae` with a baseline such as `scratch` at several numbers of a single
-    other axis, such as shares of labels. This axis may also be another number, such as the number
-    of images. Other studies have no such table.
+    For example, `scratch` needs 3 times as many labels as `mae` for the same accuracy. The table is
+    yielded as `(name, table)`. It exists only if the study compares arms such as `mae` with a
+    baseline such as `scratch`, and has a single other axis, whose names are numbers: shares of
+    labels, for example, or numbers of images.
     """
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
     if not rule.axis or not baseline or len(rule.other_axes) != 1:
@@ -297,23 +300,23 @@ def _factors_along_axis(
         return
     rows = []
     caption = (
-        f"Where the column times has a 2, {baseline} needs twice the {axis} of the row to be as"
-        f" good as the {rule.axis} of the row. Between two tried values of {axis}, the measure is"
-        f" interpolated in the logarithm of {axis}. If an end of an interval lies beyond the tried"
-        " values, the table shows only the other end."
+        'A 2 in the column "times" has this meaning: to be as good as the'
+        f" {rule.axis} of the row, {baseline} needs twice the {axis} of the row. Between two tried"
+        f" values of {axis}, the measure is interpolated in the logarithm of {axis}. If an end of"
+        " an interval lies beyond the tried values, only the other end is shown."
     )
     # `compare_along` needs values of which higher values are better
     values = verdict.rows.assign(value=measure.sign * verdict.rows["value"])
     for name in rule.arms:
         if name == baseline:
             continue
-        against = compare_along(values, rule.axis, name, baseline, axis)
-        if against is None:
+        against_baseline = compare_along(values, rule.axis, name, baseline, axis)
+        if against_baseline is None:
             continue
-        for place, factor in against.factors.items():
+        for place, factor in against_baseline.factors.items():
             ends = {"times": factor.value, "low": factor.low, "high": factor.high}
-            rows.append({rule.axis: name, axis: place, "n": against.n, **ends})
-        for crossing in against.crossings:
+            rows.append({rule.axis: name, axis: place, "n": against_baseline.n, **ends})
+        for crossing in against_baseline.crossings:
             at, low, high = (_number(value, None) for value in crossing)
             caption += f" {name} and {baseline} cross at {axis} {at} (95% CI {_span(low, high)})."
     yield f"along {axis}", ReportTable(pd.DataFrame(rows), caption)
@@ -403,7 +406,8 @@ def _find_incomparable_columns(
     for column, rows in measured.items():
         known = rows[rows["fingerprint"] != ""]
         rows_to_compare = known.groupby([*other_axes, "seed"])[["fingerprint", "n"]]
-        # how many different values the rows have that are compared with a row, for each row
+        # For each row, the number of different fingerprints, and of different n, among the rows
+        # that must have the same images
         num_values = rows_to_compare.transform("nunique")
         differing = known[(num_values > 1).any(axis=1)]
         if len(differing):
@@ -416,8 +420,10 @@ def _find_incomparable_columns(
 def _chosen_values(results: Results) -> ReportTable:
     """Build the table of hyperparameters that were chosen among tries.
 
-    There is a row for each run and place. The choice averages over the seeds of the tries, so the
-    same values are chosen for all seeds of the run, and the seeds share a row.
+    A try is a run that tests one setting of hyperparameters. There is a row for each run and place,
+    which is a name on each axis, such as the arm `mae` with "1%" of the labels. The choice averages
+    over the seeds of the tries, so the same values are chosen for all seeds of the run, and the
+    seeds share a row.
     """
     tasks = results.plan.by_name
     records: dict[str, dict[str, Any]] = {}
@@ -425,7 +431,8 @@ def _chosen_values(results: Results) -> ReportTable:
         if task.best is None or task.name not in results.finished:
             continue
         tries, measure = task.best
-        values, num_finished, edges = launch.best_values(task, tasks, results.folder)
+        values, num_finished, keys_at_an_end = launch.best_values(task, tasks, results.folder)
+        num_settings = len({str(tasks[name].tried) for name in tries})
         # the measure of each tried setting, the best first
         best, *others = launch.format_tried_measures(task, tasks, results.folder)
         row = {
@@ -435,9 +442,10 @@ def _chosen_values(results: Results) -> ReportTable:
             "by": measure,
             "best": best,
             "second best": others[0] if others else "",
-            "tries": f"{num_finished} of {len({str(tasks[name].tried) for name in tries})}",
-            "at an end": ", ".join(edges),
+            "tries": f"{num_finished} of {num_settings}",
+            "at an end": ", ".join(keys_at_an_end),
         }
+        # the rows of further seeds would be the same
         records.setdefault(f"{task.run} {task.at}", row)
     caption = (
         'The values were chosen on held-out images. The column "at an end" names the keys whose'
@@ -478,8 +486,9 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
         mean_name = name.removesuffix(" sd")
         if name == "low":
             high_column = _format_column(shown, "high")
+            # `interval` is the heading of the column with both ends
             columns[shown.interval] = [*map(_span, column, high_column)]
-        elif mean_name != name and mean_name in columns:
+        elif mean_name != name and mean_name in columns:  # a column of standard deviations
             pairs = zip(columns[mean_name], column, strict=True)
             columns[mean_name] = [f"{mean} ± {sd}" if sd else mean for mean, sd in pairs]
         else:
@@ -489,14 +498,24 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
 
 
 def _format_column(shown: ReportTable, name: str) -> list[str]:
-    """Return the cells of a column as text. Differences and their intervals have a sign."""
+    """Return the cells of a column as text.
+
+    Columns without decimals, such as names and counts, are written as they are. Numbers have three
+    significant digits in the columns of THREE_DIGITS, four decimals for losses, and otherwise the
+    decimals of the table. Differences and their intervals have a sign.
+
+    Args:
+        shown: Table with the column.
+        name: Heading of the column.
+    """
     column = shown.frame[name]
     is_end = name in ("low", "high")
-    if name not in THREE_DIGITS and column.dtype.kind != "f" and not is_end:
+    has_decimals = name in THREE_DIGITS or column.dtype.kind == "f" or is_end  # "f": floats
+    if not has_decimals:
         return ["" if pd.isna(cell) else text_line(cell) for cell in column.tolist()]
     digits: int | None = 4 if name in shown.losses else shown.digits
     if name in THREE_DIGITS:
-        digits = None
+        digits = None  # `_number` then writes three significant digits
     is_signed = name.startswith("minus ")
     if is_end:
         is_signed = "times" not in shown.frame  # an interval of a factor has no sign

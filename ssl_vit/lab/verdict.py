@@ -145,7 +145,7 @@ def decide_claims(results: Results) -> Verdict:
         )
         reason = f"No run of {rule.test} has finished yet."
         if ended:
-            reason = f"No finished run of {rule.test} has a finite value."
+            reason = f"No finished run of {rule.test} has a metric with a finite value."
         nothing = Family((), len(rule.asked), rule.asked)
         unfinished = _unfinished(results)
         return Verdict(rule, None, results.rows(rule.test), nothing, nothing, (reason, *unfinished))
@@ -305,9 +305,9 @@ def _warn_about_measuring(
     for comparison, paired in pairs_by_comparison.items():
         for row in paired.itertuples():
             pools = [row.feature_pool_a, row.feature_pool_b]
-            if not all(pools):  # a fine-tuning has no pool
+            if not all(pools):  # a fine-tuned run records no pooling
                 continue
-            # None if the size of the weights is used
+            # the image size, or None if a run uses the size that the weights were trained with
             sizes = [tasks[name].values.get("data.size") for name in (row.folder_a, row.folder_b)]
             for key, (value_a, value_b) in {"probe.pool": pools, "data.size": sizes}.items():
                 if None not in (value_a, value_b) and value_a != value_b:
@@ -323,26 +323,27 @@ def _warn_about_measuring(
 def _why_not_comparable(
     comparison: Comparison, paired: pd.DataFrame, measure: Measure, tasks: Tasks
 ) -> str:
-    """Return a sentence that says why two names cannot be compared, or an empty text if they can.
+    """Return a sentence that says why two arms cannot be compared, or an empty text if they can.
 
-    Names of an axis, such as the arms `mae` and `mpp`, cannot be compared if they were tested on
-    different images. The loss and the accuracy of the pre-training task also cannot be compared if
-    the tasks differ, because one task may be easier. For example, with another
-    `corruption.rate` fewer patches are predicted.
+    Two arms, such as `mae` and `mpp`, cannot be compared if they were tested on different images.
+    How well the pre-training task itself is solved (its loss or its accuracy) can only be compared
+    if both arms have the same task. With another `corruption.rate`, for example, the task may be
+    easier, because fewer patches are predicted.
 
     Args:
-        comparison: Comparison of the two names.
-        paired: A row for each seed with the runs of both names, from `compare.pair_rows`.
+        comparison: Comparison of the two arms.
+        paired: A row for each seed with the runs of both arms, from `compare.pair_rows`.
         measure: Measure of the comparison.
         tasks: Tasks of the study.
     """
     names = f"{comparison.a} and {comparison.b}{comparison.place}"
     if on_different_images(paired):
         return f"{names} were tested on different images."
-    # a sum of objectives measures each of its parts, such as `mpp/loss`
+    # for a sum of objectives, the metric of a part has the name of the part, as in `mpp/loss`
     objective_part, _, metric = measure.name.rpartition("/")
     is_probe = metric.startswith(PROBED)  # measures the encoder's features, whatever the task is
-    is_about_training = find_metric(metric).unit == NUMBER  # describes the course of training
+    # describes the course of training, such as the learning rate, and not how good a model is
+    is_about_training = find_metric(metric).unit == NUMBER
     if measure.split == "test" or is_probe or is_about_training:
         return ""
     for folder_a, folder_b in zip(paired["folder_a"], paired["folder_b"], strict=True):
@@ -351,7 +352,8 @@ def _why_not_comparable(
             continue
         keys = [key for key in keys_of_prediction(a.values) if key in a.values and key in b.values]
         if predicts_labels(objective_part or str(a.values["objective"])):
-            # to predict labels is the same task with any sizes of images, patches and masks
+            # An objective that predicts labels has the same task whatever the sizes of images,
+            # patches and masks are
             keys = ["objective"]
         for key in keys:
             if a.values[key] != b.values[key]:
@@ -417,14 +419,14 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
     """Return whether a task evaluates or fine-tunes untrained weights.
 
-    A task may take the initial weights that were best among several tries. It then counts if
-    untrained weights were one of the tries.
+    A task may take the initial weights that were best among several tries (runs that each test one
+    setting). For such a task, the result is true if untrained weights were one of the tries.
     """
     if task.tool == "pretrain":
         return False
     tried_weights = []
     if task.best:
-        tries, _ = task.best
+        tries, _ = task.best  # names of the tries, and the measure that decides
         tried_options = [tasks[name].tried for name in tries]
         tried_weights = [options["init"] for options in tried_options if "init" in options]
     if tried_weights:
@@ -442,10 +444,9 @@ def _arm_name(task: Task, rule: Rule) -> str:
 def _is_same_place(rule: Rule, trained: Task, fresh: Task) -> bool:
     """Return whether a task from untrained weights has the same axis names as a trained task.
 
-    For example, both have the name "1%" on the axis "share" of labels. Two exceptions count as
-    equal: an axis that only one of the tasks has, because the other task has no choice there, and
-    the compared axis, such as "arm" with the names `mae` and `scratch`, whose names are to be
-    compared. The second exception is for tasks of the compared run (`rule.test`).
+    For example, both have the name "1%" on the axis "share" of labels. An axis that only one of the
+    tasks has is ignored. For a task of the compared run (`rule.test`), the compared axis is ignored
+    too, such as "arm" with the names `mae` and `scratch`: its names are meant to differ.
     """
     differing_axes = {
         axis for axis in fresh.at.keys() & trained.at.keys() if fresh.at[axis] != trained.at[axis]
@@ -460,7 +461,7 @@ def _measure_family(
     ends: int,
     final: bool,
     measure: Measure,
-    correct: dict[str, PredictionOutcomes],
+    outcomes_by_task: dict[str, PredictionOutcomes],
 ) -> Family:
     """Measure the differences of comparisons that share an error of 5%.
 
@@ -473,11 +474,12 @@ def _measure_family(
         ends: Number of planned ends so far, at least 1.
         final: Whether all tasks of the present plan have finished.
         measure: Measure of the comparisons.
-        correct: `{task: outcomes}` of the tasks with stored predictions.
+        outcomes_by_task: `{task: outcomes}` of the tasks with stored predictions. Outcomes say for
+            each image whether it was predicted correctly.
     """
     divisor = max(1, len(pairs_by_comparison)) * ends
     by_comparison = {
-        comparison: measure_difference(comparison, paired, divisor, measure.scale, correct)
+        comparison: measure_difference(comparison, paired, divisor, measure.scale, outcomes_by_task)
         for comparison, paired in pairs_by_comparison.items()
     }
     differences = tuple(filter(None, by_comparison.values()))

@@ -233,16 +233,17 @@ def _breakable(text: str) -> Markup:
 
 
 def _in_page_order(table: Table) -> Table:
-    """Return the table with the columns whose headings are in `behind` at the end.
+    """Return the table with some columns moved to the end.
 
-    The other columns, and the moved columns among themselves, keep their order.
+    `table.behind` has the headings of these columns. The other columns, and the moved columns among
+    themselves, keep their order.
     """
     # False sorts before True, and columns with equal keys keep their order
     order = sorted(range(len(table.head)), key=lambda column: table.head[column] in table.behind)
     return table._replace(
         head=[table.head[column] for column in order],
         rows=[[row[column] for column in order] for row in table.rows],
-        # moved columns of text no longer belong to the first columns
+        # `labels` counts the columns of text at the start, to which moved columns no longer belong
         labels=sum(head not in table.behind for head in table.head[: table.labels]),
     )
 

@@ -188,11 +188,12 @@ def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
         value = float(curve.values[-1])
         if not math.isfinite(value):
             continue
-        label = f"baseline: {baseline.called}"
+        label = f"baseline: {baseline.called}"  # such as "baseline: the commonest class"
         if name.startswith(PROBE):  # several probes share one chart
             label = f"{label}, {metric_label(baseline.compared_with[0])}"
+        # a baseline that changes is drawn as a curve, by the function `line`
         baseline_line = line(label, thin_curve(curve))
-        if curve.is_constant:
+        if curve.is_constant:  # drawn as a level
             first = min(int(other.steps[0]) for other in curves.values())
             last = max(int(other.steps[-1]) for other in curves.values())
             baseline_line = Line(label, [first, last], [value] * 2, "level")

@@ -79,7 +79,8 @@ def describe_predictions(values: Mapping[str, Any]) -> str:
         plugin whose caption was not recorded.
     """
     declared = declaration.find_objective_or_stub(str(values.get("objective")))
-    # A joint objective has parts and no caption. Its figure is that of the first part with a figure
+    # The attribute `figure` is the caption. A joint objective has parts and no caption of its own:
+    # it shows the figure of the first part that has one
     parts = [declaration.objective(name) for name in declared.parts]
     captions = [part.figure for part in (declared, *parts) if part.figure]
     if not captions:
@@ -87,6 +88,7 @@ def describe_predictions(values: Mapping[str, Any]) -> str:
     caption = captions[0]
     target = declaration.targets().get(str(values.get("target")))
     if declared.predicts_patches and target and target.drawn:
+        # `drawn` is the end of the caption: how the values of the target are drawn
         return f"{caption}, {target.drawn}"
     return caption
 
@@ -138,10 +140,11 @@ def build(
             continue
         bytes_left -= len(svg)
         declared_caption = predictions_caption if path.stem in DECLARED_FIGURES else ""
+        # figures that the package does not describe have the caption that the objective declares
         description = DESCRIPTIONS.get(path.stem, FigureDescription(declared_caption))
         caption = description.caption or default_caption
-        entry = recorded.get(path.stem)
-        if entry and entry.drawn:
+        entry = recorded.get(path.stem)  # what figures.json says about this figure
+        if entry and entry.drawn:  # how the figure was drawn, if this depends on the encoder
             caption = f"{caption}, {entry.drawn}"
         if entry and description.uses_images:
             caption = f"{caption}. Images of {entry.images}"

@@ -238,8 +238,9 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
     Args:
         readings: Metrics of the run.
         page: Whether the tables are for a page. A page has more digits than the terminal, and also
-            shows the metrics of `is_shown_otherwise`.
+            shows the metrics that the terminal shows elsewhere (`is_shown_otherwise`).
     """
+    # {(whether the metrics are of the frozen encoder, split): metrics}
     groups: dict[tuple[bool, str], list[MetricReading]] = {}
     names = {reading.name for reading in readings}
     for reading in readings:
@@ -249,7 +250,9 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
         has_substitute = any(baseline.substitute for baseline in reading.comparisons)
         is_probe = reading.row.unit == PIXEL_SHARE or is_frozen_metric(reading.name)
         if is_shown:
-            groups.setdefault((is_probe or has_substitute, reading.split), []).append(reading)
+            is_of_encoder = is_probe or has_substitute
+            groups.setdefault((is_of_encoder, reading.split), []).append(reading)
+    # `not` puts the metrics of the frozen encoder first, because False sorts before True
     features_first = sorted(groups.items(), key=lambda item: not item[0][0])
     return [
         TitledTable("features", _features_table(group, page))
@@ -269,8 +272,9 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
     """Return a table with a row for each metric and a column for each network or baseline.
 
     The first two columns are the metric's name and the value of this encoder. Then follow the
-    measured baselines, first those of COLUMNS in that order, such as "untrained" (the same network
-    with untrained weights). After untrained and after initial weights, a column has the difference.
+    measured baselines: first those in COLUMNS, in the order of COLUMNS, such as "untrained" (the
+    same network with untrained weights), and then all others. The columns of untrained and of
+    initial weights are each followed by a column with the difference from them.
 
     Args:
         readings: Metrics of the rows, all of one split.
@@ -333,8 +337,9 @@ def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
 def measure_text(reading: MetricReading, largest: MetricReading) -> str:
     """Return the name of a metric for a table, with notes such as "k-NN (n = 380)".
 
-    A few-shot accuracy has a note on its draws, the random choices of training images. A metric
-    that was measured on other images than the table's heading says has a note on their number n.
+    A few-shot accuracy has a note on its draws, which are random choices of training images. If a
+    metric was measured on another number of images than the heading of the table says, or on
+    another number of copies among them, a note gives the number, such as n = 380.
 
     Args:
         reading: Metric to name.

@@ -40,11 +40,11 @@ MAX_STEPS = 20  # number of skipped updates that the page names
 EMBEDDED = 3 * 2**20  # largest size in bytes of figures inside a page; 4 MiB as base64
 INTERVALS = (
     "Values in parentheses are 95% intervals. Intervals of accuracies are Wilson's intervals, in"
-    " which n is the number of distinct images. This also holds for accuracies of patches, because"
-    " the patches of an image are alike. For few-shot accuracy, a draw is a random choice of the"
-    " labelled images. With several draws, the interval includes their spread. Intervals of"
-    " differences compare pairs of results on the same images (Agresti and Min, 2005). All"
-    " intervals describe this network and not the spread over seeds."
+    " which n is the number of distinct images. For accuracies of patches, n is also the number of"
+    " images, because the patches of an image are alike. For few-shot accuracy, a draw is a random"
+    " choice of the labelled images. If there are several draws, the interval also covers the"
+    " spread over the draws. Intervals of differences compare pairs of results on the same images"
+    " (Agresti and Min, 2005). All intervals describe this network and not the spread over seeds."
 )
 REFRESH = 60  # seconds after which the page of a running run is loaded again
 TRANSFORM = """\
@@ -103,8 +103,7 @@ def summary_blocks(record: RunRecord) -> Iterator[Block]:
 def warning_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield damaged files, rows without a finite loss, skipped updates and warnings in log.txt.
 
-    Of many skipped updates and warnings, only the first MAX_STEPS and the last MAX_WARNINGS are
-    shown.
+    At most the first MAX_STEPS skipped updates and the last MAX_WARNINGS warnings are shown.
     """
     if record.problems:
         yield Listing([f"{problem}." for problem in record.problems])
@@ -134,8 +133,8 @@ def warning_blocks(record: RunRecord) -> Iterator[Block]:
 def result_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield tables of all metrics with intervals and baselines, and cautions about the images.
 
-    The cautions say that few images were measured, or that the run (or the run that made the
-    initial weights) was trained on measured images, which are then "seen".
+    A caution says that few images were measured, or that the run (or the run that made the initial
+    weights) was trained on some of the measured images.
     """
     recipe = record.recipe
     readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
@@ -157,7 +156,7 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
     group = recipe.data.group if recipe else None
     for caution in few_images(record.measured_on, choices, remedy, group):
         yield Text(f"{caution[0].upper()}{caution[1:]}.", warning=True)
-    for seen_images in record.seen:
+    for seen_images in record.seen:  # measured images that a run was trained on
         sentence = f"{seen_text.describe_seen(seen_images)}."
         if seen_images.run != record.name:
             sentence = f"About the initial weights: {sentence}"
@@ -203,7 +202,8 @@ def recipe_blocks(record: RunRecord) -> Iterator[Block]:
     if not values:
         return
     if recipe_file:
-        source_values = recipe_file.differs  # the file's values of the keys that differ
+        # {key: the file's value} of the keys that differ in the run
+        source_values = recipe_file.differs
         source = f"recipe={recipe_file.name}"
     else:  # the run was made in Python without a recipe file
         source_values = experiment_values(defaults())
@@ -213,6 +213,7 @@ def recipe_blocks(record: RunRecord) -> Iterator[Block]:
         for key in values
         if key in source_values and values[key] != source_values[key]
     ]
+    # `labels` counts the columns of text at the start of a table
     if rows:
         yield Text(f"Changes from {source}:")
         yield Table(["key", "this run", source], rows, labels=3)
@@ -338,7 +339,8 @@ def next_command_blocks(record: RunRecord) -> Iterator[Block]:
         command = shell_command("accelerate", "launch", *tool_command(tool), *options)
         steps = [NextCommand("continue from the newest checkpoint", command)]
     elif (folder / "export").exists():
-        # Features are not compared if the images have no labels, and `not_compared` says so
+        # `not_compared` says why the features were not compared with untrained weights. Unless the
+        # reason is that labels are missing, the images have labels
         is_labelled = has_labels(record.result.not_compared)
         steps = next_steps(folder, folder.parent, recipe, is_labelled)
     for step in steps:

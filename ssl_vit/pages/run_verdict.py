@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..metrics import FRESH, PIXELS, PROBED, TESTED, measure_rank, metric_label
 from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
-NO_VERDICT = "There is no verdict, because {reason}."
+NO_VERDICT = "It is not known how good this encoder is, because {reason}."
 WORSE = "The features of this encoder are worse than those of untrained weights ({measure})."
 FEATURES_AS_COMMONEST = (
     "A classifier on the features of this encoder is not shown to be better than always naming the"
@@ -27,8 +27,8 @@ AS_PIXELS = (
 )
 BETTER = "The features of this encoder are better than those of untrained weights ({measure})."
 FINE_TUNED = (
-    "Whether pre-training helped is not known, because this run was not compared with tuned"
-    " training from scratch over several seeds."
+    "Whether pre-training helped is not known. To find out, compare several seeds of this run with"
+    " several seeds of tuned training from scratch."
 )
 # Reasons for NO_VERDICT
 NOT_FINITE = "{measure} is not finite"
@@ -49,12 +49,12 @@ def verdict(
     """Return a sentence that says what the measurements of a run mean.
 
     The first of these sentences that applies is returned:
-    - There is no verdict, because a metric is not finite.
+    - It is not known how good the encoder is, because a metric is not finite.
     - The sentence on the features, see `_features_verdict`. Not for a fine-tuned network.
     - The classifier is not shown to be better than always naming the commonest class.
     - Whether pre-training helped a fine-tuned network is not known. Not in a study, because a study
       answers this question.
-    - There is no verdict, because the features were not compared.
+    - It is not known how good the encoder is, because the features were not compared.
     - An empty text.
 
     Args:
@@ -87,10 +87,11 @@ def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
     """Return the metric by which the encoder's features are judged, or None if there is none.
 
     This is the most important metric (`metrics.measure_rank`) that was compared with untrained
-    weights. If no metric was, because the encoder itself is untrained, this is the most important
-    metric with a baseline that replaces the encoder, such as the commonest class. Only one metric
-    decides: among several metrics with 95% intervals, one would soon exclude zero by chance.
+    weights. For an untrained encoder there is no such metric. Then it is the most important metric
+    with a baseline that replaces the encoder, such as always naming the commonest class. Only one
+    metric decides: among several metrics with 95% intervals, one would soon exclude zero by chance.
     """
+    # `substitute` says what replaces the encoder in a baseline; it is empty if nothing does
     probed = [
         reading
         for reading in readings
@@ -116,13 +117,15 @@ def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -
       easily beaten.
     - An empty text: there is no comparison with untrained weights.
     - UNKNOWN: the interval of the difference from untrained weights includes zero.
-    - AS_PIXELS: the features beat those of untrained weights, but are not shown to beat the pixels.
-    - BETTER: the features beat those of untrained weights.
+    - AS_PIXELS: the features are better than those of untrained weights, but are not shown to be
+      better than k-NN on the images shrunk to 8 x 8 pixels.
+    - BETTER: the features are better than those of untrained weights.
 
     Args:
         probe: Metric that decides.
-        readings: All metrics of the run, for the comparison with the pixels.
+        readings: All metrics of the run, for the comparison with k-NN on pixels.
     """
+    # the attribute `better` of a comparison is its outcome: WON, LOST or OPEN, for example
     comparisons = (entry for entry in probe.comparisons if entry.substitute == FRESH)
     untrained = next(comparisons, None)
     measure = probe.row.words

@@ -158,7 +158,7 @@ def _describe_result(record: RunRecord) -> str:
 def table_lines(record: RunRecord) -> list[str]:
     """Return the tables of a finished run's metrics as lines for the terminal.
 
-    Metrics of a plugin are described by the rows that the plugin declared during the run.
+    The names and units of a plugin's metrics are those that the plugin declared during the run.
     """
     if record.result is None:
         return []

@@ -50,7 +50,8 @@ def check(recipe: Recipe) -> None:
     Raises:
         UserError: The first relation that does not hold.
     """
-    # Only the order matters. The inner tuples keep a line of the code short.
+    # The order decides which error is raised if several relations fail. The inner tuples have no
+    # meaning: they only keep the lines short.
     for relation in (
         *(_model, _channels, _args, _encoder, _class_token),
         *(_mixing, _stream, _held_out, _labels, _sizes),
@@ -177,9 +178,12 @@ def _encoder(r: Recipe) -> None:
 def _class_token(r: Recipe) -> None:
     """Refuse a recipe that pools by class token if the encoder has no class token.
 
-    `probe.pool` says how an evaluation pools. Training pools as each trained objective says: the
-    objective itself or, for a sum of objectives, each part with a weight above 0. An objective may
-    have an option for pooling, such as `supervised.pool`; otherwise its declaration decides.
+    - For an evaluation, `probe.pool` says how the tokens are pooled. Without `probe.pool`, weights
+      from a file say it themselves, and random weights are pooled by class token.
+    - For training, each trained objective says it: the objective itself or, for a sum of
+      objectives, each part with a weight above 0. An objective may have an option for pooling, such
+      as `supervised.pool`. Otherwise its declaration decides.
+
     `r.refuse(key, text, wrong)` raises the error about the key only if `wrong` is true.
 
     Raises:
@@ -188,30 +192,29 @@ def _class_token(r: Recipe) -> None:
     if r.model.class_token:
         return
     model = f"model={r.model.name or r.model.timm}"
-    no_token = f"{model} has no class token. Use"
-    # weights from a file say how they are pooled; random weights are pooled by class token
     pools_by_default = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
     by_token = r.probe.pool == "token" or pools_by_default
-    r.refuse("probe.pool", f"{no_token} probe.pool=avg.", by_token)
+    r.refuse("probe.pool", f"{model} has no class token. Use probe.pool=avg.", by_token)
     if not r.trains:
         return
     for trained in r.declared.trained(r):
         group = trained.options.name if trained.options else ""
         pool = getattr(r.groups.get(group), "pool", None)  # the key GROUP.pool, if any
-        r.refuse(f"{group}.pool", f"{no_token} {group}.pool=avg.", pool == "token")
+        text = f"{model} has no class token. Use {group}.pool=avg."
+        r.refuse(f"{group}.pool", text, pool == "token")
         if not pool and trained.pool == "token":
             others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
             raise r.error(
                 "objective",
                 f"this objective reads the class token, and {model} has no class token."
-                f" Choose from: {', '.join(others)}.",
+                f" Choose another objective: {', '.join(others)}.",
             )
 
 
 def _mixing(r: Recipe) -> None:
     for key in MIXING:
         mixed, remedy = r.value(key), f"Use {key}=0."
-        text = f"objective={r.objective} does not learn from mixed images. {remedy}"
+        text = f"objective={r.objective} cannot learn from images that {key} mixes. {remedy}"
         r.refuse(key, text, mixed and "data.mixup" not in r.declared.shared)
         r.refuse(key, f"data.stream=true cannot mix images. {remedy}", mixed and r.data.stream)
 
@@ -244,9 +247,11 @@ def _stream(r: Recipe) -> None:
     r.refuse("objective", text, not r.trains)
     text = f"{stream} can only be trained on, not tested. Use eval.test=false."
     r.refuse("eval.test", text, r.eval.test)
-    # The images of a share depend on the total number, which is known only after reading all
-    # images.
-    text = f"{stream} gives all of its images to training. Use data.share=1."
+    # A share needs the total number of images, which is known only after reading all images.
+    text = (
+        f"{stream} cannot train on a share of its images, because their number is not known"
+        " beforehand. Use data.share=1."
+    )
     r.refuse("data.share", text, data.share != 1)
     cuts = data.validation is not None and _cuts_held_out(r)
     no_share = f"{stream} cannot hold out a share of its images. Give the name of a split"
@@ -412,7 +417,10 @@ def _probe(r: Recipe) -> None:
         text = f"{only} Use probe.feature=encoder."
         r.refuse("probe.feature", text, not evaluates)
         for key in ("probe.pool", "probe.layer"):
-            text = f"{key} has no effect on the hidden feature. Leave out {key}."
+            text = (
+                f"{key} has no effect on the feature after the classifier's hidden layer. Leave out"
+                f" {key}."
+            )
             r.refuse("probe.feature", text, r.value(key) is not None)
     of_tokens = probe.measures_that_read("tokens", "mask")
     for measure in of_tokens:
@@ -451,8 +459,8 @@ def _trunk(r: Recipe) -> None:
     """Refuse `resume=RUN@STEP` if a run of this recipe's length would differ from RUN before STEP.
 
     A run with `resume=RUN@STEP` takes over the steps of RUN before STEP, and the two runs may have
-    different lengths. Therefore nothing before STEP may depend on the length of a run. The
-    attribute `any_length` of an objective or target says that the objective or target does not.
+    different lengths. Therefore nothing before STEP may depend on the length of a run. An objective
+    or target that does not depend on the length says so with `any_length = True`.
 
     Raises:
         UserError: An option, the objective or the target depends on the length of the run.
@@ -492,7 +500,7 @@ def check_trunk_before_decay(recipe: Recipe, changed: Recipe) -> None:
 
     Args:
         recipe: Recipe with `resume=RUN@STEP`.
-        changed: Recipe with the decay: `recipe` itself, or the recipe of RUN.
+        changed: Recipe whose decay is checked: `recipe` itself, or the recipe of RUN.
 
     Raises:
         UserError: At STEP, the learning rate of `changed` is already decaying.
@@ -560,15 +568,17 @@ def why_unused(r: Recipe, key: str) -> str:
 def _has_group(r: Recipe, group: str) -> bool:
     """Return whether the recipe uses a group of keys, such as `corruption` for `corruption.rate`.
 
-    Some groups belong to certain objectives or targets. The recipe uses such a group if its
-    objective does or, for a sum of objectives, if a part with a weight above 0 does. All recipes
-    use the other groups, and the keys outside groups, such as `seed`.
+    - The group `probe` is for evaluations, and for training with `probe.every`.
+    - Other groups belong to certain objectives or targets. The recipe uses such a group if its
+      objective does or, for a sum of objectives, if a part with a weight above 0 does.
+    - All recipes use the remaining groups, and the keys outside groups, such as `seed`.
     """
     if group == "probe":
         return r.objective == "probe" or r.probe.every is not None
     if group not in {optional.name for optional in all_groups()} | {"target"}:
         return True
     used = {name for part in r.declared.trained(r) for name in part.groups_with(r.target)}
+    # the group of a sum of objectives itself, which is none of its parts
     own_group = r.declared.options
     return group in used or (own_group is not None and group == own_group.name)
 

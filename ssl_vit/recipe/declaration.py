@@ -149,7 +149,8 @@ class ObjectiveDeclaration:
 
         Args:
             recipe: The recipe of the run.
-            lists: Sentence that says where the lists were found, for the error.
+            lists: Start of the error: a sentence that says where the lists were found, such as
+                "data.label_column=tags holds a list of labels for each image".
 
         Raises:
             UserError: The objective needs a single label for each image.
@@ -389,8 +390,9 @@ def target(name: str) -> TargetDeclaration:
 def find_objective_or_stub(name: str) -> ObjectiveDeclaration:
     """Return the objective with this name, even for an unknown name.
 
-    For an unknown objective, such as a plugin's that has not run, return what its runs recorded, or
-    else a declaration that has nothing but the name.
+    An objective is unknown if, for example, its plugin has not run. For an unknown objective,
+    return what runs with this objective recorded or, without such a record, a declaration that has
+    nothing but the name.
     """
     known = objectives().get(name) or _RECORDED.get(name)
     if known is None:

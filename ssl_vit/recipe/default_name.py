@@ -25,9 +25,11 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
     values_before = computed_values(before)
     now = computed_values(recipe)
     default = schema.defaults()
-    covered = {"data.hub"}  # keys that `parts` already covers
+    # keys whose values `parts` already names: the data set, and initial weights with their network
+    covered = {"data.hub"}
     for key, source in recipe.sources().items():
         covered |= {key, source.network_key}
+    # keys that `before` does not have are compared with their default
     changed = sorted(
         key for key in now.keys() - covered if now[key] != values_before.get(key, default.get(key))
     )
@@ -35,7 +37,7 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
     name = "-".join(words).replace("/", "_").strip()
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
     if len(name) > LONGEST_DEFAULT_NAME:
-        return f"{name[:110]}-{digest}"  # 119 characters
+        return f"{name[:110]}-{digest}"  # 119 characters, with the hyphen and 8 of the digest
     if len(name.encode(errors="replace")) > 2 * LONGEST_DEFAULT_NAME:
         return f"{name[:50]}-{digest}"  # at most 209 bytes, as a character takes at most 4
     return name

@@ -207,12 +207,13 @@ def _of_image_processor(processor: Mapping[str, Any], channels: int) -> dict[str
     factor = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1
     statistics: dict[str, Any] = {"mean": [0.0] * channels, "std": [1.0] * channels}
     if processor.get("do_normalize", True):
+        # image_mean and image_std or, in a mapping without these keys, mean and std
         statistics = {key: processor.get(f"image_{key}", processor.get(key)) for key in statistics}
-    known = {key: value for key, value in statistics.items() if value is not None}
+    given_statistics = {key: value for key, value in statistics.items() if value is not None}
     white = 255 * factor  # what the processor makes of a white pixel
     if math.isclose(white, 1):
-        return known
-    return {key: [number / white for number in value] for key, value in known.items()}
+        return given_statistics
+    return {key: [number / white for number in value] for key, value in given_statistics.items()}
 
 
 def read_pixel_format(folder: Path) -> dict[str, Any]:
@@ -313,7 +314,8 @@ def model_values(config: Values) -> Values:
     else:
         architecture = config["architecture"]
         args = config.get("model_args") or {}
-        if is_timm_format(config) or not args.keys() >= TIMM_ARGS:
+        has_all_sizes = args.keys() >= TIMM_ARGS
+        if is_timm_format(config) or not has_all_sizes:
             return {}
         sizes = {
             "patch": args["patch_size"],
@@ -322,7 +324,8 @@ def model_values(config: Values) -> Values:
             "heads": args["num_heads"],
             "mlp": round(args["mlp_ratio"] * args["embed_dim"]),
         }
-    # named after its size, because the architecture's own name would promise another size
+    # Named after its sizes, because the architecture's own name may promise other sizes: files of
+    # transformers get vit_base_patch16_224, whatever their sizes are
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
     encoder = config.get("encoder") or {}  # written by this package, see `encoder_options`
     options = {key: encoder[key] for key in ENCODER_KEYS if key in encoder}
@@ -333,8 +336,8 @@ def encoder_options(model: Model) -> dict[str, Any]:
     """Return the options of the model that an export's config.json has under the key `encoder`.
 
     For example {"timm": "vit_base_patch16_224", "registers": 4, "positions": "rotary", ...}.
-    Return an empty dictionary for a classic Vision Transformer, which the arguments of timm
-    describe.
+    Return an empty dictionary for a classic Vision Transformer, in which all VARIANT_KEYS have
+    their defaults. The arguments of timm then describe the model completely.
     """
     default = Model()
     if all(getattr(model, key) == getattr(default, key) for key in VARIANT_KEYS):
@@ -396,13 +399,14 @@ def read_image_size(folder: Path) -> int | None:
 
 
 def image_sides(config: Values) -> list[int]:
-    """Return the sides in pixels (one number or two) of the images that the weights have positions
-    for.
+    """Return the sides in pixels (one number or two) of the images that the position embeddings
+    were made for.
 
     Return an empty list if config.json does not say it.
     """
     size = (config.get("model_args") or {}).get("img_size", config.get("image_size"))
     if size is None:
+        # input_size has the channels, the height and the width
         size = config.get("pretrained_cfg", config).get("input_size", [])[1:]
     return size if isinstance(size, list) else [size]
 

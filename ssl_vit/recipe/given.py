@@ -128,8 +128,8 @@ class Unread(NamedTuple):
     def take(self, keys: Collection[str]) -> tuple[dict[str, str], "Unread"]:
         """Return the texts of some keys, and everything else that the user gave.
 
-        Studies call this method for keys that belong to no recipe: `encoder=runs/mpp` gives a path
-        that a study's file leaves open.
+        Studies call this method for keys that belong to no recipe. A study's file may, for example,
+        have a placeholder `encoder`, which the user fills with `encoder=runs/mpp`.
 
         Raises:
             UserError: A key is given twice, or its value is no text and no path.
@@ -209,6 +209,7 @@ def from_python(options: Options, keywords: Mapping[str, Any]) -> Given:
             value is of no type that a key can have.
     """
     arguments = python_arguments(options, keywords)
+    # `read` first runs the plugin, which may declare some of the keys, and then converts the values
     return Unread(words.parse(arguments.words), arguments.pairs).read()
 
 
@@ -297,7 +298,13 @@ def check_type(key: str, value: Any) -> None:
 
 
 def _option_words(options: Any, positional: str) -> list[str]:
-    """Return the words of options that are not a mapping."""
+    """Return the key=value words of options that are a path, a text or a list of words.
+
+    Args:
+        options: Options that are not a mapping.
+        positional: Key that a path alone stands for, such as `init` for `runs/mpp`; empty if the
+            path stays as it is.
+    """
     if isinstance(options, os.PathLike):
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
     if not isinstance(options, str):
@@ -331,7 +338,8 @@ def dotted_pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
     {"optim": {"lr": 1}} gives ("optim.lr", 1). A mapping two levels down is the value of a key, as
     in {"model": {"args": {...}}}. {"model": {"name": "vit_s16"}} gives ("model", "vit_s16"),
-    because the name of a model or data set is typed as model=NAME or data=NAME.
+    because the name of a model or data set is typed as model=NAME or data=NAME. The mapping under
+    `sweep` is a value too, because its keys are not keys of the recipe but values to try.
 
     Args:
         options: The mapping. Its keys may also be dotted.

@@ -25,7 +25,8 @@ def groups() -> dict[str, str]:
     """
     summaries = {"": "The run."}
     for name, info in Recipe.model_fields.items():
-        # groups of objectives and targets are no fields of Recipe, and are listed at this point
+        # the groups of objectives and targets are no fields of Recipe; --help lists them before the
+        # key `target`
         if name == "target":
             summaries |= {group.name: summary(group.kind) for group in all_groups()}
         if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
@@ -42,7 +43,7 @@ def members(group: str) -> list[Key]:
 
 
 def meaning(option: Key) -> str:
-    """Return the help of an option, including any option that must be set for an effect."""
+    """Return the help of an option and, if it works only with another option, that option."""
     if option.name == "target":
         return declaration.describe_targets()
     if option.requires:
@@ -54,9 +55,12 @@ def meaning(option: Key) -> str:
 def allowed(option: Key) -> str:
     """Return the values that an option may have, in words, such as "a whole number above 0".
 
-    Return an empty string for a flag, and for an option whose placeholder in --help says enough,
-    such as `out=FOLDER`. An option with a placeholder that takes numbers, true and false, or one of
-    several choices still has its values listed, but not "or null", the default.
+    - A flag has no values: an empty text.
+    - An option without a placeholder in --help: all values.
+    - An option with a placeholder that takes numbers, true and false, or one of several choices:
+      the values, without the default "or null".
+    - Any other option with a placeholder, such as `out=FOLDER`: an empty text, because the
+      placeholder says enough.
     """
     if option.form == FLAG:
         return ""

@@ -163,9 +163,10 @@ class InitSource:
             return export
         if (run / "result.json").exists():
             text = (
-                "this run measured an encoder and trained none. Use the measured encoder: the value"
+                "this run measured an encoder and trained none. Use the encoder that it measured,"
+                " which is the value of init"
             )
-            raise UserError(f"{self.option}: {text} of init in {run / 'recipe.yaml'}.")
+            raise UserError(f"{self.option}: {text} in {run / 'recipe.yaml'}.")
         again = f"To resume the run, start the same tool with recipe={run / 'recipe.yaml'}"
         raise UserError(f"{self.option}: this run has not finished and has no export. {again}.")
 
@@ -204,8 +205,8 @@ class InitSource:
         recipe.yaml for a run, and from config.json for an export. Other weights give no values.
 
         Args:
-            model: Whether to build the network with timm if nothing else describes the model, which
-                imports torch. Not needed if the user names the model.
+            model: Whether to build the network with timm if nothing else describes the model.
+                Building imports torch. It is not needed if the user names the model.
 
         Raises:
             UserError: The files cannot be read or name no Vision Transformer of timm that this
@@ -291,7 +292,8 @@ class InitSource:
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            # only networks that are no Vision Transformers can be named with model= instead
+            # The user can name another network with model=, but not in place of a network whose
+            # name says that it is a Vision Transformer
             hint = ". To name the network yourself, use model="
             if name.startswith(TRANSFORMERS):
                 hint = ""
@@ -301,8 +303,9 @@ class InitSource:
         """Return what changes the features of an encoder apart from its weights and the recipe.
 
         The values come from the folder of the weights: how tokens are pooled (`pool`), the name and
-        arguments of the architecture and, for a run, the options of the feature that its classifier
-        reads (`supervised.pool`, `supervised.hidden`). Weights without a folder give no values.
+        arguments of the architecture and, for a run, the options that decide which feature its
+        classifier reads (`supervised.pool`, `supervised.hidden`). Weights without a folder give no
+        values.
 
         Raises:
             UserError: As in `read_description`.
@@ -354,7 +357,7 @@ class InitSource:
         """
         folder = self.fetch_export("config.json")
         if self.is_timm or (folder and export_files.is_timm_format(export_files.read(folder))):
-            with suppress(UserError):  # raised if the network has no patches
+            with suppress(UserError):  # raised for a network that is no Vision Transformer
                 return self._built_by_timm().pool
         return "token" if folder is None else export_files.read_pooling(folder)
 

@@ -287,7 +287,9 @@ def _atoms(annotation: Any) -> Iterator[Any]:
 def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
     """Return {name: key} for a group, in the order of declaration.
 
-    A key that does not set `effect` or `from_init` has the values of the group (`Keys`).
+    Two properties of a key are `effect` (what the key changes, such as what is computed) and
+    `from_init` (whether initial weights set the key). A key that does not set such a property takes
+    it from its group (`Keys`).
 
     Args:
         group: Class of the group.
@@ -368,7 +370,8 @@ def build_validated(
         model: Class of the model.
         nested: Values; a group of keys is a mapping inside the mapping.
         known: {name: key} for the keys of the model.
-        where: Start of the error about a value that was not typed, such as the path of a file.
+        where: Start of the error, such as the path of the file that has the value. Left out if the
+            user typed the value.
         typed: {name: text} for values that the user typed; the error shows this text.
 
     Raises:
@@ -378,8 +381,9 @@ def build_validated(
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    # For example ("optim", "lr", "float"): the groups, the key, and then the types of a union. The
-    # longest beginning that is a known name ("optim.lr") is the key.
+    # pydantic says where the value is, for example at ("optim", "lr", "float"): the groups, the
+    # key, and then the types of a union. The key is the longest beginning that is a known name: of
+    # "optim", "optim.lr" and "optim.lr.float", it is "optim.lr".
     parts = [str(part) for part in first["loc"]]
     beginnings = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     keys = [known[name] for name in beginnings if name in known]
@@ -417,6 +421,7 @@ def value_error(key: Key, value: Any, where: str = "", typed: str | None = None)
             end = f" ({hint})" if hint else ""
             return UserError(f"{start}{suggest(wrong[0], choices)}{end}")
     # very large bounds are named only if the value exceeds them
+    # `not <=`, because NaN counts as large too
     is_large = isinstance(value, int | float) and not abs(value) <= LARGEST_SHOWN
     expected = describe(key.schema, math.inf if is_large else LARGEST_SHOWN)
     return UserError(f"{start}expected {expected}")
@@ -425,7 +430,8 @@ def value_error(key: Key, value: Any, where: str = "", typed: str | None = None)
 def _shown_value(key: Key, value: Any, typed: str | None) -> str:
     """Return a wrong value as the error shows it: in one line, and shortened.
 
-    Quotes show that the value is a text where the key expects a number, unless the user typed it.
+    A value that the user typed is shown as typed. Otherwise a text is put in quotes if the key
+    takes no texts, to show that the value is a text.
     """
     if typed is not None:
         text = typed

@@ -74,6 +74,7 @@ class Resolved:
         if self.file is None:
             return {}
         name = self.given.values["recipe"]
+        # values of the file's recipe and of the run's; a key that one of them lacks has its default
         before = schema.build(self.file_values).values()
         now, default = self.recipe.values(), schema.defaults()
         listed = [key for key in {**before, **now} if key != "name" and not schema.is_private(key)]
@@ -288,9 +289,9 @@ def _read_description(source: InitSource, model: bool) -> Values:
 def resolve_encoder(place: str, given: Given) -> Recipe:
     """Return a recipe for loading an encoder, without anything to train or measure.
 
-    A recipe needs images: those that the user names, or else the embedded images, which are never
-    read. The user's `data.labels` is set after all checks, because a recipe for measuring would
-    refuse images without labels.
+    A recipe needs images. If the user names none, the recipe has the package's generated images
+    (EMBEDDED), which are never read. The user's `data.labels` is set after all checks, because a
+    recipe for measuring would refuse images without labels.
 
     Args:
         place: Value of `init=`.
@@ -302,6 +303,7 @@ def resolve_encoder(place: str, given: Given) -> Recipe:
     images = {} if names_images_directly(given.values) else {"data": EMBEDDED}
     task = {"recipe": "evaluate", "init": place}
     others = given.without(["data.labels"])
+    # here=False: paths need not exist on this machine
     recipe = resolve(others.with_values(images | others.values | task), here=False).recipe
     if "data.labels" in given.values:
         labels = {"data.labels": given.values["data.labels"]}
@@ -384,7 +386,8 @@ def _make_paths_absolute(recipe: Recipe) -> None:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     if recipe.plugin:
         recipe.plugin = str(Path(recipe.plugin).resolve())
-    if recipe.trunk and recipe.trunk.folder.exists():  # a study may still have to make RUN
+    # `trunk` is RUN and STEP. RUN may not exist yet, if a study makes it later
+    if recipe.trunk and recipe.trunk.folder.exists():
         recipe.resume = f"{recipe.trunk.folder.resolve()}@{recipe.trunk.step}"
     for key, source in recipe.sources().items():
         if source.is_local:

@@ -28,11 +28,13 @@ def crop_notice(resolved: Resolved) -> str | None:
     options nor the recipe file say it. Then the default, or the data set's row in datasets.yaml,
     decides.
     """
+    # The origin of a key says what has set it: the default, a preset (here, the row of the data
+    # set), the recipe file, the initial weights, or the user
     recipe = resolved.recipe
     source = recipe.init_source
     origins = {resolved.origins[key] for key in CROPPING}
-    is_chosen = not origins <= {DEFAULT, PRESET}
-    if recipe.objective != "probe" or source.is_scratch or is_chosen:
+    is_known = not origins <= {DEFAULT, PRESET}
+    if recipe.objective != "probe" or source.is_scratch or is_known:
         return None
     cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
     return (
@@ -68,6 +70,7 @@ def warmup_notice(resolved: Resolved) -> str | None:
     The line says that the warm-up was shortened along with the steps, or that it was kept and now
     takes more than a tenth of the steps. A warm-up that the user gave needs no line.
     """
+    # the origin says what has set the warm-up; the user's own values have none of the four below
     recipe, origin = resolved.recipe, resolved.origins["optim.warmup"]
     if not recipe.trains or origin not in (ADJUSTED, FILE, PRESET, DEFAULT):
         return None
@@ -75,8 +78,8 @@ def warmup_notice(resolved: Resolved) -> str | None:
     if origin == ADJUSTED:
         before = resolved.file_values.get("optim.warmup", 0)
         return (
-            f"warm-up     {warmup:,} steps, a tenth of this run. The recipe has {before:,} steps"
-            " for a longer run."
+            f"warm-up     {warmup:,} steps, a tenth of this run. In the recipe, which is for a"
+            f" longer run, the warm-up takes {before:,} steps."
         )
     file_steps = resolved.file_values.get("optim.steps", 0)
     if 10 * warmup <= steps or steps >= file_steps:

@@ -62,8 +62,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merge the mappings that `<<` refers to, after checking that no key is given twice.
 
-        A node is checked only before its first merge, because a merge adds keys that the node may
-        give again to replace them. An aliased node comes here several times.
+        A node is checked only before its first merge. After a merge, a key may rightly appear
+        twice: with the merged value, and with the node's own value, which replaces the merged one.
+        A node with an alias comes here several times.
 
         Raises:
             ConstructorError: A key is given twice.

@@ -22,8 +22,9 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
     something.
 
     The command line must name the plugin because recipe files are passed on, and a plugin is code.
-    If the command line names an objective or a target together with a plugin, a plugin that
-    declares neither was probably meant to declare it. The error says so, because "unknown
+
+    If the command line names a plugin and an objective or target, but the plugin declares nothing,
+    the call of declare(...) is probably missing in the plugin. The error says so, because "unknown
     objective" would not point to the file.
 
     Args:

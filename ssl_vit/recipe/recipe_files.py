@@ -77,9 +77,10 @@ def summary(name: str) -> str:
     if name in study_names():
         return str(load_yaml(RECIPES / f"{name}.yaml")["title"])
     path = find_recipe(name)
-    if path.parent == PAPER:
-        row = re.search(rf"^{path.name}:.*?# (.*)", PAPER.read_text(encoding="utf-8"), re.MULTILINE)
-        return row[1] if row else ""
+    if path.parent == PAPER:  # `find_recipe` returns PAPER / NAME for a row of the file PAPER
+        text = PAPER.read_text(encoding="utf-8")
+        match = re.search(rf"^{path.name}:.*?# (.*)", text, re.MULTILINE)
+        return match[1] if match else ""
     comment = itertools.takewhile(lambda line: line.startswith("#"), path.open(encoding="utf-8"))
     text = " ".join(line.strip("# \n") for line in comment)
     return re.split(r"[.:](?:\s|$)", text, maxsplit=1)[0]
@@ -175,7 +176,7 @@ def _chain(path: Path) -> list[_Link]:
             return links
         base_path = find_base(base, path)
         if base_path.resolve() in [link.path.resolve() for link in links]:
-            text = "this recipe is the file itself, or is based on the file. Use another base."
+            text = "the base is this file itself, or is in turn based on it. Use another base."
             raise UserError(f"{path}: base={base}: {text}")
         path = base_path
 
@@ -257,8 +258,8 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
     values = flatten(mapping)
-    # If the plugin has not run, the keys of its objective or target are unknown here and cannot be
-    # checked.
+    # The recipe needs a plugin if its objective or its target is unknown here. The keys of the
+    # plugin are then unknown too and cannot be checked.
     known = {"objective": declaration.objectives(), "target": declaration.targets()}
     needs_plugin = any(values.get(key) not in (None, *names) for key, names in known.items())
     checked_keys = list(values)

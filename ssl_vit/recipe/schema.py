@@ -147,8 +147,8 @@ class Recipe(Keys):
         """Return whether the recipe uses a dotted key, such as `target` or `corruption.rate`.
 
         `target` is for objectives that predict patches. The group `probe` is for evaluations and
-        for training with `probe.every`. The groups of other objectives are not in use, and all
-        other keys are.
+        for training with `probe.every`. Groups that belong only to other objectives are not used.
+        All remaining keys are used.
         """
         group = key.split(".")[0]
         if group == "target":
@@ -245,10 +245,10 @@ class Recipe(Keys):
         objective. For a sum of objectives, the last part with a weight above 0 decides, for example
         `supervised` for joint training.
         """
-        trained = self.declared.trained(self)[-1]
-        options = self.groups[trained.options.name] if trained.options else None
+        last_objective = self.declared.trained(self)[-1]
+        options = self.groups[last_objective.options.name] if last_objective.options else None
         pool = getattr(options, "pool", None)  # None without such an option, or if it is not set
-        return str(pool or trained.pool)
+        return str(pool or last_objective.pool)
 
     @property
     def fine_tunes(self) -> bool:
@@ -289,8 +289,8 @@ def _unpickle(values: dict[str, Any]) -> Recipe:
 def recipe_class(objective: str, values: Values) -> type[Recipe]:
     """Return the class of recipes for an objective, with the groups of keys that it uses.
 
-    An objective or target may be unknown here, because it was declared by a plugin that has not
-    run. Then the class keeps unknown keys unchecked.
+    An objective or target of a plugin that has not run is unknown here. The class then accepts
+    unknown keys without checking them.
 
     Args:
         objective: Name of the objective. If the objective is unknown here, the class has the groups
@@ -511,8 +511,8 @@ def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
 
     Args:
         key: Dotted key.
-        free: Keys that do not change the experiment, as recorded by a run whose plugin is not
-            loaded here.
+        free: Further keys that do not change the experiment. A run records such keys of its plugin,
+            which may not be loaded here.
     """
     return bool(experiment_values({key: None}, free))
 
@@ -520,15 +520,17 @@ def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
 def experiment_values(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
     """Return the items of {dotted key: value} that define the experiment.
 
-    Two runs are the same experiment if these items are equal. Left out are the keys that only
-    change how the weights are measured, the speed, or files (`Effect` other than "compute").
+    Two runs are the same experiment if these items are equal. The items are the keys with the
+    effect "compute". Left out are the keys that only change how the weights are measured (effect
+    "result"), or the speed or files of the run (effect "run").
 
     Args:
         values: The values of a recipe, or of a part of a recipe.
-        free: Keys that do not change the experiment, as recorded by a run whose plugin is not
-            loaded here.
+        free: Further keys that do not change the experiment. A run records such keys of its plugin,
+            which may not be loaded here.
     """
     known = all_keys()
+    # an unknown key, of a plugin that is not loaded, counts unless it is in `free`
     return {
         key: value
         for key, value in values.items()

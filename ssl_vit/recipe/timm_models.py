@@ -53,8 +53,8 @@ def network(name: str, args: Mapping[str, Any]) -> Any:
             not matter without a classifier, are left out.
 
     Raises:
-        ValueError: timm does not take one of the arguments, or an argument is a text with an
-            unknown value, which might be the path of a file.
+        ValueError: timm does not take one of the arguments, or an argument is an unknown text.
+            Unknown texts are refused, because they might be paths of files.
     """
     taken = {key: value for key, value in args.items() if value is not None and key not in LEFT_OUT}
     # networks are cached, and a text can be the key of a cache
@@ -224,7 +224,8 @@ def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return {key: value} of a Vision Transformer, in the recipe's keys, from names and shapes in a
     state_dict.
 
-    For LayerScale, the value only says whether the network has one ("a value" or "null").
+    The values are for messages. For LayerScale, the value is only "a value" or "null" (no
+    LayerScale), because a state_dict does not show the initial value.
     """
     sizes: dict[str, Any] = {}
     if "patch_embed.proj.weight" in state:

@@ -130,10 +130,11 @@ def parse(kind: type[T], arguments: Arguments) -> T:
             the command line.
     """
     known = kind.options()
+    # the tool's own options as {key: text}, and the words with keys of recipes
     texts, rest = _split(kind, known, arguments.words)
     values = {key: _read(known[key], text) for key, text in texts.items()}
     recipe_pairs = None
-    if arguments.pairs is not None:
+    if arguments.pairs is not None:  # keys and values from Python
         for key in (*texts, *dict(arguments.pairs)):
             if key in kind.command_line_only:
                 raise UserError(f"{key}: only for the command line. Leave out {key}.")
@@ -147,7 +148,7 @@ def parse(kind: type[T], arguments: Arguments) -> T:
             if value is not None or known[key].default is not None
         }
     unread = Unread(words.parse(rest), recipe_pairs)
-    if not kind.recipes:  # the tool takes only some keys of recipes
+    if not kind.recipes:  # the tool takes only the keys of recipes that it lists in `uses`
         _check_names(kind, dict(unread.texts) | dict(recipe_pairs or ()))
     for key, option in known.items():
         if option.required and key not in values:
@@ -188,7 +189,7 @@ def _take(option: Key, value: Any) -> Any:
         return [option_text(convert(option, item)) for item in value]
     if isinstance(value, str | os.PathLike) and Path in option.types:
         return _read(option, os.fspath(value))
-    # an option that takes a text, which a user would type as [0,2]
+    # an option that takes a text gets a list as the text that a user would type, such as [0,2]
     if isinstance(value, list | tuple) and str in option.types:
         return option_text(value)
     return convert(option, value)
@@ -242,10 +243,11 @@ def _split(
 def _is_option(kind: type[ToolOptions], argument: str) -> bool:
     """Return whether an argument is key=value, and not the path of a file or folder.
 
-    A path may have an equals sign in it, such as `runs/lr=0.1`. An argument is key=value if the
-    tool takes the key or, for an unknown key, if no such path exists. Without an equals sign, only
-    the word `sweep` (`ssl-vit study sweep recipe=mpp optim.lr=0.1,0.2`) is no path, and only for
-    tools that take all keys of recipes.
+    An argument without an equals sign is a path. The only exception is the word `sweep`, as in
+    `ssl-vit study sweep recipe=mpp optim.lr=0.1,0.2`, for tools that take all keys of recipes.
+
+    A path may also have an equals sign in it, such as `runs/lr=0.1`. An argument with an equals
+    sign is key=value if the tool takes the key or, for an unknown key, if no such path exists.
     """
     key, equals, _ = argument.partition("=")
     if not equals:
@@ -268,8 +270,9 @@ def _check_names(kind: type[ToolOptions], given: Mapping[str, Any]) -> None:
     """
     patterns = [name for keys in kind.uses for name in keys.names]
     groups = {pattern.partition(".")[0] for pattern in patterns}
-    # First the groups that the tool uses. For a mistyped key (data.siz), `check_keys` names the
-    # nearest key of the group, and the second check would accept it as one of `data.*`.
+    # A mistyped key such as data.siz matches the pattern data.*, so the check below would accept
+    # it. Therefore first check that the keys in the tool's groups exist. For a key that does not
+    # exist, `check_keys` suggests the nearest key of the group.
     words.check_keys(
         key for key in given if key.partition(".")[0] in groups and key not in patterns
     )

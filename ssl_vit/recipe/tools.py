@@ -14,8 +14,8 @@ PLACES = (
     " file"
 )
 ENCODER = (
-    f"Encoder: {PLACES}. scratch,PLACE, such as scratch,runs/mpp: the model and images of PLACE,"
-    " with untrained weights."
+    f"Encoder: {PLACES}. For the model and images of PLACE with untrained weights, write"
+    " scratch,PLACE, such as scratch,runs/mpp."
 )
 FIGURES = (
     "filters",
@@ -138,7 +138,7 @@ class FigureOptions(ToolOptions):
         name: Name of the folder.
     """
 
-    summary = "draw what an encoder has learned"
+    summary = "draw figures of what an encoder has learned"
     command = "jobs.draw_figures:main"
     positional = "init"
     uses = (

@@ -80,7 +80,7 @@ def other_images(values: Values, known: Values) -> Values:
 
     Args:
         values: {dotted key: value} of the user, with `data.path` or `data.hub`.
-        known: {dotted key: value} of the recipe file.
+        known: {dotted key: value} of the recipe file. The preprocessing comes from here.
     """
     name = values.get("data.hub") or ""
     if values.get("data.path"):
@@ -104,10 +104,10 @@ def images_of_run(known: Values, images: Values) -> tuple[Values, Values]:
         images: {dotted key: value} of the group `data` of the other run.
 
     Returns:
-        How images are prepared (`data.size`, `data.mean` and others): the row of the data set in
-            datasets.yaml or, without a row, the values of the recipe file.
-        Which images they are and how they are read (`data.path`, `data.share` and others): the
-            values of the other run.
+        Two mappings {dotted key: value}. The first says how images are prepared (`data.size`,
+            `data.mean` and others). It comes from the row of the data set in datasets.yaml or,
+            without a row, from the recipe file. The second says which images they are and how they
+            are read (`data.path`, `data.share` and others). It comes from the other run.
     """
     name = str(images.get("data.name"))
     preprocessing = _preprocessing_of(known)
@@ -132,25 +132,26 @@ def preprocessing_from_init(
         values: {dotted key: value} of the user.
         data: NAME of data=NAME, if the user gave it.
     """
-    brought = {key: value for key, value in start.items() if key.startswith("data.")}
+    from_weights = {key: value for key, value in start.items() if key.startswith("data.")}
     objective = values.get("objective", (file.presets | file.own).get("objective"))
     explicit: Collection[str] = values.keys()
     if data is None:  # with data=NAME, the preset replaces the values of the file
         explicit = explicit | file.own.keys()
     gives_cropping = not {*CROPPING}.isdisjoint(explicit)
     if objective == "probe" and not gives_cropping:
-        return brought
-    return {key: value for key, value in brought.items() if key not in CROPPING}
+        return from_weights
+    return {key: value for key, value in from_weights.items() if key not in CROPPING}
 
 
 def fitting_channels(start: Values, known: Values, values: Values) -> Values:
-    """Return what initial weights say about their model and images, as far as it fits the images.
+    """Return the values from initial weights that also hold for the images of this run.
 
-    If the run's images have another number of channels than the images of the weights, the keys
-    about pixels (`data.channels`, `data.range`, `data.mean`, `data.std`) are left out.
+    The values describe the model and the images of the weights. If the run's images have another
+    number of channels than the images of the weights, the keys about pixels (`data.channels`,
+    `data.range`, `data.mean`, `data.std`) are left out.
 
     Args:
-        start: {dotted key: value} that the initial weights say.
+        start: {dotted key: value} from the initial weights.
         known: {dotted key: value} of the recipe file.
         values: {dotted key: value} of the user.
     """

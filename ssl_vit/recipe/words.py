@@ -57,20 +57,30 @@ def read(key: Key, text: str) -> Any:
     - A key that takes texts and other types gets a number for a number, and a text for a text:
       data.validation=0.1 gives 0.1, data.validation=val gives "val".
     - null and none give None if the key takes None.
-    - An empty text stays an empty text, which a shell makes of a variable that is not set.
+    - An empty text stays an empty text: key=$UNSET in a shell gives "".
     - Double quotes turn null, none, true, false or a number into a text: data.group='"none"' gives
       "none". Quotes around any other text are part of the text.
     """
     value = _read(key, text)
     inside = text[1:-1]
     is_quoted = str in key.types and inside and text[0] == text[-1] == '"'
-    if is_quoted and read(key, inside) != inside:  # without quotes, it would be another type
+    if is_quoted and read(key, inside) != inside:  # without quotes, it would not be a text
         return inside
     return value
 
 
 def _read(key: Key, text: str) -> Any:
-    """Convert the text of a key into a value as `read` does, with quotes as part of the text."""
+    """Convert the text of a key into a value as `read` does, with quotes as part of the text.
+
+    The result depends on what the key takes:
+    - null or none, if the key takes None: None
+    - only texts: the text
+    - no texts, or a list: what YAML reads
+    - texts and other types: a number for a number; true or false if the key takes them; otherwise
+      the text
+
+    An empty text, and a text that is not YAML, stay as they are.
+    """
     if type(None) in key.types and text.lower() in NULLS:
         return None  # data.group=none
     takes_only_texts = key.types <= {str, Path, type(None)} and not key.is_list
@@ -82,7 +92,8 @@ def _read(key: Key, text: str) -> Any:
         return text
     if str not in key.types or key.is_list:
         return value  # optim.lr=1e-3 or probe.shots=[1,5]
-    # The key takes texts and other types. true is a text if the key does not take true or false.
+    # The key takes texts and other types. A number is always read as a number, and true or false
+    # only if the key takes them.
     types_before_text = {int, float} | (key.types & {bool})
     return value if type(value) in types_before_text else text
 
@@ -124,12 +135,13 @@ def _unknown_key(key: str, known: Collection[str]) -> str:
     if "." not in key and siblings:
         return f"{key} is a group of keys. Choose from: {', '.join(siblings)}."
     # the name without its group: `lr` for `optim.lr`, or `every` for `eval.every` and `probe.every`
-    if near := [name for name in known if name.rpartition(".")[2] == key]:
-        return f"unknown key {key}; did you mean {' or '.join(near)}?"
-    # keys outside groups, such as `seed`, and groups with a dot, such as `optim.`
-    tops = {"".join(name.partition(".")[:2]) for name in known}
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"unknown key {key}; {suggest(key, near or siblings or sorted({*tops, 'recipe'}))}"
+    if same_name := [name for name in known if name.rpartition(".")[2] == key]:
+        return f"unknown key {key}; did you mean {' or '.join(same_name)}?"
+    # Suggest the nearest key, or else the keys of the same group, or else the top level: keys
+    # outside groups, such as `seed`, and groups with a dot, such as `optim.`
+    nearest = difflib.get_close_matches(key, known, n=1)
+    top_level = {"".join(name.partition(".")[:2]) for name in known} | {"recipe"}
+    return f"unknown key {key}; {suggest(key, nearest or siblings or sorted(top_level))}"
 
 
 def write_all(values: Mapping[str, Any]) -> list[str]:

@@ -77,7 +77,7 @@ def test_pretraining_that_helped_is_said_with_what_to_type(tmp_path: Path) -> No
     first, second, third = found.sentences[:3]
     assert first.startswith(
         "Pre-training helped. Fine-tuned from mae, vit_p8 at 32 px reaches 76.5% top-1 on the test"
-        " images, and trained from scratch 51.0% (difference +25.5 points, 95% CI +"
+        " images, and trained from scratch it reaches 51.0% (difference +25.5 points, 95% CI +"
     )
     assert first.endswith(", 3 seeds).")
     assert "24 epochs (277 steps) of pre-training and 12 epochs (123 steps)" in second

@@ -184,7 +184,7 @@ def test_what_depends_on_a_run_that_is_left_out_is_left_out(made):
     found = results.load(made).foreign
     finals = ["final-mae-2", *(f"final-mpp-{seed}" for seed in range(3))]
     assert sorted(found) == sorted(["pretrain-mae-2", "sweep-mpp-0-lr=0.03", *finals])
-    assert found["final-mae-2"] == "the task needs pretrain-mae-2, which is left out"
+    assert found["final-mae-2"] == "it uses the result of pretrain-mae-2, which is left out as well"
 
 
 def test_values_that_are_not_the_best_any_more_are_left_out(made):

@@ -210,7 +210,7 @@ def test_a_network_whose_loss_is_not_finite_beats_nothing() -> None:
     broken = entries | {"loss": Measured(value=float("nan"), split="validation", n=900)}
     for found, verdict in (
         (entries, ""),
-        (broken, "There is no verdict, because loss is not finite."),
+        (broken, "It is not known how good this encoder is, because loss is not finite."),
     ):
         readings = metric_tables.read_metrics(found, {"validation": 900})
         assert run_verdict.verdict(readings) == verdict

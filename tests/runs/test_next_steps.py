@@ -119,7 +119,8 @@ def test_what_was_fine_tuned_is_looked_at_and_compared(first: Path, tmp_path: Pa
         ([], "features    40 held-out images"),
         (
             ["data.labels=false"],
-            "verdict     There is no verdict, because the features were not compared",
+            "verdict     It is not known how good this encoder is, because the features were not"
+            " compared",
         ),
     ],
 )

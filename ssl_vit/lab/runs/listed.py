@@ -48,7 +48,8 @@ WHAT_IS_COMPARABLE = (
     " other accuracies are comparable only between runs of one objective, target and data set."
 )
 CAUTION = (
-    "A difference between two runs is not a result. A study compares several seeds, with intervals."
+    "A difference between two runs may be chance. To judge it, run a study, which compares several"
+    " seeds and gives intervals."
 )
 # heading: number of images whose labels the initial weights had learned
 LEARNED = "labels learned before"
@@ -112,8 +113,8 @@ class ListedRun:
     def state(self) -> str:
         """State in words: finished, running at a step, stopped, or damaged with the reason.
 
-        A stopped run can be resumed: the user types the command that started it again. The state
-        also says after which step the run then continues.
+        To resume a stopped run, the user repeats the command that started it. The state also says
+        after which step the run then continues.
         """
         if self.damage:
             return f"damaged: {self.damage}"
@@ -176,12 +177,13 @@ class ListedRun:
     def best_baseline(self, metric: str) -> float | None:
         """Return the value of the best baseline on the same images, or None without a baseline.
 
-        Baselines are, for example, the commonest class and the pixels. Untrained weights do not
-        count, because lists of runs show them apart.
+        Baselines are, for example, always naming the commonest class, or k-NN on raw pixels.
+        Untrained weights do not count, because lists of runs show them apart.
         """
         reading = self.measured.get(metric)
         if reading is None:
             return None
+        # `substitute` says what replaces the encoder in the baseline; FRESH are untrained weights
         values = [
             baseline.value for baseline in reading.comparisons if baseline.substitute != FRESH
         ]
@@ -219,7 +221,7 @@ class ListedRun:
             return None
         reading = self.measured[name]
         with use_plugin_rows(self.rows):
-            # `measure_text` also says what differs from another metric: here from none
+            # compared with itself, the metric gets no note on its number of images
             name = measure_text(reading, largest=reading)
             return f"{name} {value_with_fresh(reading)}{_caveats(self, reading)}"
 
@@ -296,6 +298,7 @@ def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     values_by_key = {}
     for key in keys:
         is_of_plugin = key not in default
+        # runs without a key of ssl_vit are ignored; a missing key of a plugin is a value, NONE
         compared = [settings for settings in recipes if key in settings or is_of_plugin]
         values = {format_value(settings.get(key, NONE)) for settings in compared}
         if len(values) > 1 and schema.changes_experiment(key, free_keys):
@@ -358,8 +361,9 @@ class Column(NamedTuple):
         """
         with_value = [run for run in runs if self.value(run) is not None]
         is_text = bool(with_value) and isinstance(self.value(with_value[0]), str)
-        # Python sorts upwards: texts from A to Z as wanted, and numbers in the unwanted order
-        with_value.sort(key=self.value, reverse=backwards == is_text)
+        # numbers are sorted downwards unless `backwards` is set, texts only if it is set
+        is_descending = backwards == is_text
+        with_value.sort(key=self.value, reverse=is_descending)
         return with_value + [run for run in runs if self.value(run) is None]
 
 
@@ -432,7 +436,7 @@ def _caveats(run: ListedRun, reading: MetricReading) -> str:
     if run.count_learned(reading.split):
         return f"{limits} (do not compare: {LEARNED})"
     if any(seen.unknown for seen in run.record.seen):
-        limits += " (unknown whether these images were seen before)"
+        limits += " (unknown whether the encoder was trained on these images)"
     if reading.split == "train":
         limits += " (on training images)"
     return limits
@@ -479,8 +483,9 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
     """Return the facts that must be equal for measurements on a split to be comparable.
 
-    If the held-out images are a part of the training set, environment.json has two fingerprints:
-    `data` of the whole training set, and `held_out` of the part. The part counts.
+    The facts are the objective, the data set, the image size, the number of images and a
+    fingerprint of the images. If the held-out images were cut from the training set, the
+    fingerprint is `held_out` of environment.json, because `data` has that of the whole set.
 
     Args:
         run: Run that has measured something on the split.
@@ -488,7 +493,7 @@ def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str
         count: Number of measured images, or None if unknown.
 
     Returns:
-        `{fact: value}` of the objective and of the images. Unknown facts are left out.
+        `{fact: value}`. Unknown facts are left out.
     """
     environment = run.record.environment
     fingerprint = environment.data.get(split)
@@ -507,15 +512,16 @@ def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str
 def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
     """Return `{fact: value}` that must be equal for the values of a metric to be comparable.
 
-    All metrics need the same split and images, and the same number of images whose labels the
-    initial weights had learned. The other facts depend on the metric:
+    For all metrics, the split and the images must be equal, and so must the number of images whose
+    labels the initial weights had learned. The other facts depend on the metric:
 
-    - A metric of a frozen encoder, such as `knn`, needs the same number of labelled images that the
-      probe was fitted to. It does not need the same objective.
-    - Any other metric on test images needs the same objective.
-    - Any other metric, such as a loss on held-out images, needs the same objective and the same
-      keys that make the training task easier or more difficult. On training images it also needs
-      the same choice of training images.
+    - A metric of a frozen encoder, such as `knn`: the number of labelled images that the probe was
+      fitted to. The objectives may differ.
+    - Any other metric on test images: the objective.
+    - Any other metric on held-out images, such as a loss: the objective, and the keys that make the
+      training task easier or more difficult.
+    - Any other metric on training images: as on held-out images, and also the keys that choose the
+      training images.
     """
     split, environment = run.measured[metric].split, run.record.environment
     learned = run.count_learned(split)
@@ -534,9 +540,9 @@ def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
         return facts
     keys = keys_of_prediction(run.record.values)
     if split == "train":
-        keys += PART  # keys such as `data.share`, which choose a part of the images
+        keys += PART  # keys such as `data.share`, which choose a part of the training images
     settings = {key: run.settings.get(key) for key in keys}
-    # without keys that change no result, among them `environment.free` of a plugin
+    # without keys that change no result; `environment.free` has such keys of the run's plugin
     deciding = schema.experiment_values(settings, environment.free)
     return facts | {key: format_value(deciding[key]) for key in sorted(deciding)}
 

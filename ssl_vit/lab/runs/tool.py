@@ -142,13 +142,16 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     heading of the group.
 
     Raises:
-        UserError: No run has the metric, the metric is a baseline, such as `fresh_knn` of untrained
-            weights, or it is unknown whether lower or higher values of the metric are better.
+        UserError: No run has the metric, or the name is that of a baseline, such as `fresh_knn`
+            (k-NN with untrained weights), or it is unknown whether lower or higher values of the
+            metric are better.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
-    if metric not in metrics and not is_model_metric(metric):
+    is_baseline = metric not in metrics and not is_model_metric(metric)
+    if is_baseline:
         raise UserError(
-            f"best={metric}: this is a baseline, such as untrained weights. Name a metric."
+            f"best={metric}: this is the value of a baseline, such as untrained weights. Name a"
+            " metric of the trained model, such as knn."
         )
     if metric not in metrics:
         raise UserError(

@@ -72,7 +72,8 @@ class Measured(Record):
         """Return the 95% interval of this metric, which must be a share such as an accuracy.
 
         The interval says how far the accuracy may change with other test images. For a few-shot
-        accuracy, it also covers other random draws of the few training images, and was recorded.
+        accuracy, it also covers other random draws of the few training images. This interval was
+        computed when the accuracy was measured, and is read from the record (`draws`).
 
         Args:
             images: Number of independent test images.
@@ -84,6 +85,7 @@ class Measured(Record):
 
         if self.draws:
             return Interval(self.draws.low, self.draws.high)
+        # if some images are copies of others, they count as fewer independent images
         effective = self.copies.effective if self.copies else images
         return wilson_interval(self.value, min(images, effective))
 
