@@ -142,7 +142,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("example", "tuned", "scratch"):
         assert (tmp_path / "runs" / name / "result.json").exists()
     shown = [value._repr_html_() for value in values if hasattr(value, "_repr_html_")]
-    assert len(shown) == 5 and sum("<iframe" in text for text in shown) == 2
+    assert len(shown) == 5 and sum("<iframe" in text for text in shown) == 1
 
 
 def test_the_page_about_python_is_made_from_the_code() -> None:

@@ -52,7 +52,7 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
             NextCommand(
                 "write the features of all images", typed_command("embed", init, f"out={out}")
             ),
-            NextCommand("compare the run with other runs", typed_command("report", str(out))),
+            NextCommand("compare the run with other runs", typed_command("runs", str(out))),
         ]
     test_options = _options_for_test_images(folder, recipe, labelled)
     finetune = typed_command("finetune", "recipe=finetune", init, *test_options, f"out={out}")

@@ -83,8 +83,8 @@ def test_classes_left_without_test_images_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])
 def test_a_share_that_takes_all_images_or_none_is_refused(tmp_path: Path, share: float) -> None:
     images(tmp_path / "own", _=9)
-    side = "testing" if share > 0.5 else "training"
-    with pytest.raises(UserError, match=rf"^data\.test=.* all 9 images of .* {side}"):
+    side = "training" if share > 0.5 else "testing"
+    with pytest.raises(UserError, match=rf"^data\.test=.* 9 images of .* {side}"):
         load(tmp_path / "own", share)
 
 

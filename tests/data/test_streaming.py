@@ -132,7 +132,7 @@ def test_a_window_ends_with_its_epoch_however_many_images_it_may_have(
             shards = some.stream._order(epoch)[rank::processes].tolist()
             right = [(shard, row) for shard in shards for row in range(SIZES[shard])]
             assert [(cell.shard, cell.row) for cell in cells] == right
-            assert (start.window, start.place, start.row) == (epoch, 0, 0)
+            assert (start.window, start.position, start.row) == (epoch, 0, 0)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -181,13 +181,13 @@ def test_a_pull_to_a_full_disk_is_one_line_and_leaves_nothing(
 ) -> None:
     """In a file after the state."""
     put_state(server, run)
-    write = pull._write
+    write = pull._write_run_folder
 
     def write_on_a_full_disk(*words: Any) -> None:
         with full_disk(1000):
             write(*words)
 
-    monkeypatch.setattr(pull, "_write", write_on_a_full_disk)
+    monkeypatch.setattr(pull, "_write_run_folder", write_on_a_full_disk)
     line = refused(pull.pull, PLACE, f"{tmp_path}/pulled")
     assert line.startswith(f"out={tmp_path}/pulled: {tmp_path}/pulled/mpp cannot be written: ")
     assert not list((tmp_path / "pulled").iterdir())

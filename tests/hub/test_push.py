@@ -256,7 +256,7 @@ def test_what_was_deleted_on_the_hub_is_made_anew(server: Hub, run: Run) -> None
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Let something happen between the look at the branch main and the commit to it."""
-    look, looks = push._parent, iter(range(100))
+    look, looks = push._find_parent_commit, iter(range(100))
 
     def parent(run: Run, branch: str) -> str:
         found = look(run, branch)
@@ -264,7 +264,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
             act()
         return found
 
-    monkeypatch.setattr(push, "_parent", parent)
+    monkeypatch.setattr(push, "_find_parent_commit", parent)
 
 
 def test_of_two_recipes_at_once_one_writes(

@@ -380,7 +380,7 @@ def test_a_reconstruction_says_what_is_drawn() -> None:
     for arrays, panels in ((mae, 5), (mpp, 6)):
         figure = collection.FIGURES["reconstruction"].draw([("run", arrays)])
         above = " ".join(figure.get_suptitle().split())
-        assert above.startswith("error: 0 (dark) to ")
+        assert above.startswith("error: ") and "0 (dark) to " in above
         assert (NORMALIZED in above) == (arrays is mae)
         texts = [text.get_text() for text in figure.axes[0].get_xticklabels()]
         titles = "original", "corrupted", "predicted", "true", "error", "certainty"

@@ -167,7 +167,7 @@ def test_the_model_of_the_run_that_made_the_weights_is_part_of_their_identity(
     path.write_text(text)
     assert ssl_vit.evaluate(options) == made
     (folder / "export" / "heads.safetensors").write_bytes(b"other")
-    with pytest.raises(UserError, match="heads differ"):
+    with pytest.raises(UserError, match="different heads"):
         ssl_vit.evaluate(options)
 
 

@@ -142,7 +142,7 @@ def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(
 ) -> None:
     training = loaders.training_loader
     monkeypatch.setattr(
-        loaders, "training_loader", lambda *a: training(*a[:4], 0, a[5] - a[4], a[6])
+        loaders, "training_loader", lambda *a, **workers: training(*a[:4], 0, a[5] - a[4], **workers)
     )  # as many, of the first steps
     run(words)
     with pytest.raises(AssertionError):
@@ -349,7 +349,7 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
 NO_TRUNK = {
     "optim.lr=0.5": r"different recipes: optim.lr \(0.001 there, 0.5 here\)",
     "seed=8": r"different recipes: seed \(7 there, 8 here\)",
-    "resume=LONG@12": "optim.steps=16 optim.decay=0.5, the decay begins at step 8",
+    "resume=LONG@12": "with optim.steps=16 optim.decay=0.5, the learning rate decays from step 8",
     "resume=LONG@6": r"4, 8, 12, 16\. .*checkpoint.every=6 checkpoint.keep=4",
     "resume=LONG/export@4": "holds no run",
 }

@@ -200,8 +200,8 @@ def test_groups_are_decided_by_time_alone(tmp_path: Path) -> None:
     assert {*kept.runs} == {"final-0", "final-1", "final-2", "frozen-2"}
     assert {*kept.ledger.left_out} == {"final-3", "final-4", "frozen-3"}
     for function, takes in (
-        (Hours.decide, {"self", "took", "running", "over"}),
-        (Hours.forecast, {"self", "tasks", "took", "running", "over"}),
+        (Hours.decide, {"self", "took", "running", "without_result"}),
+        (Hours.forecast, {"self", "tasks", "took", "running", "without_result"}),
         (makespan, {"tasks", "needs", "seconds", "parallel", "running"}),
         (expected_seconds, {"kinds", "took", "expected"}),
     ):

@@ -241,7 +241,7 @@ def test_what_weights_from_outside_of_the_study_have_cost_counts(
     final = record["runs"]["final"]["exaflop"] / record["runs"]["final"]["tasks"]
     first, second = (final + one.result().exaflop for one in before.values())
     assert f"by a factor of up to {second / first:.2g}," in record["compared"][1]
-    assert f"from {first:.3g} (of_2) to {second:.3g} (of_40)" in record["compared"][1]
+    assert f"from {first:.3g} exaFLOP for of_2 to {second:.3g} exaFLOP for of_40" in record["compared"][1]
 
 
 def test_a_study_is_the_sum_of_its_tasks(planned: Planned, tmp_path: Path) -> None:
@@ -359,12 +359,12 @@ WRONG = {
     "processes=3": "optim.batch=128: 3 processes ",
     "epochs=3 optim.steps=500": "optim.steps=",
     "epochs=3 data.path=/not/here": "Add images=",
-    "device=v100_32 compute.precision=bfloat16": "Use float32.",
+    "device=v100_32 compute.precision=bfloat16": "Use compute.precision=float32.",
     "data=jft --probe": "data=jft: ssl_vit does not download",
     "recipe=study/gap epochs=3": "unknown key epochs",
     "recipe=study/gap processes=16": "processes=16: ",
     "recipe=study/gap optim.clip=x": "arm scratch: optim.clip=x: expected a number",
-    "recipe=study/worth": "Use --check",
+    "recipe=study/worth": "with --check",
     "recipe=study/ga": "did you mean study/gap?",
     "recipe=evaluate epochs=3": "an evaluation has no epochs",
     "recipe=evaluate --probe": "an evaluation has no training steps",

@@ -831,7 +831,7 @@ def test_more_hours_keep_the_tries_and_steps_of_a_study_with_results(
     (tmp_path / "worth" / "pretrain-0" / "result.json").write_text("{}")
     longer = parse_request([*words, "hours=30"])
     assert len(timed) == 1 and longer.tasks == first.tasks and longer.hours is not None
-    assert longer.hours.hours == 30 and "hours=3. hours=30 changes" in longer.opening[0]
+    assert longer.hours.hours == 30 and "hours=3. With hours=30, " in longer.opening[0]
     with pytest.raises(
         UserError, match=r"^hours=2: .* Use hours=3 or more"
     ):  # to stop when it looks good

@@ -208,7 +208,7 @@ BEYOND = {
     "parallel blocks": ({"timm": "vit_small_patch16_18x2_224"}, "has no blocks.0.attns.0"),
     "a hybrid": (
         {"timm": "vit_base_r50_s16_224", "patch": 16},
-        "VisionTransformer on HybridEmbed",
+        "VisionTransformer, whose patch embedding is HybridEmbed",
     ),
     "rotary positions": ({"width": 48, "heads": 2, "positions": "rotary"}, "not timm's VisionT"),
 }

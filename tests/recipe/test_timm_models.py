@@ -253,7 +253,7 @@ def test_positions_of_images_that_are_no_square_are_refused(
     net = timm.create_model("vit_small_patch16_224", num_classes=0, **small)
     timm.models.save_for_hf(net, tmp_path, safe_serialization=True)
     for side in (16, 20):
-        with pytest.raises(UserError, match=r"^init=.*images of \d+ x \d+ pixels"):
+        with pytest.raises(UserError, match=r"^init=.*\(\d+ x \d+ pixels\)"):
             started(tmp_path, "recipe=evaluate", f"data.size={side}")
 
 

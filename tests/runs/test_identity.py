@@ -192,7 +192,7 @@ def test_a_finished_run_is_told_for_its_own_images_only(
 ) -> None:
     others, moved, gone = (f"data.path={path}/own" for path in (place / "c", place / "b", tmp_path))
     line = refused(found, options_of(place, others))
-    assert "the images of test, train, validation differ" in line
+    assert "different images (test, train, validation)" in line
     assert found(options_of(place, moved))[1] is not None
     assert "warning" not in capsys.readouterr().out
     assert found(options_of(place, gone))[1] is not None
@@ -219,7 +219,7 @@ def test_folders_of_one_name_are_not_mixed_up(place: Path, made: Copy) -> None:
     made = Copy(made.folder.rename(made.folder.with_name(here.name)), unnamed)
     assert found(unnamed)[1] is not None
     others = altered(unnamed, f"data.path={place}/c/own")
-    differ = f"data.path={place}/c/own: the images of"
+    differ = f"data.path={place}/c/own: "
     assert differ in refused(found, others)
     made.unfinish()
     before = made.contents()
@@ -268,7 +268,7 @@ def test_another_may_write_the_run_while_this_one_waits_for_the_lock(
     before = made.contents()
     assert "optim.lr (0.001 there, 0.5 here)" in refused(train_job.train, late)
     assert train_job.train(same).content() == made.read("result.json")
-    assert "the images of" in refused(train_job.train, elsewhere)
+    assert "have different images" in refused(train_job.train, elsewhere)
     assert made.contents() == before
     made.unfinish()
     before = made.contents()

@@ -24,7 +24,7 @@ FASTER = {
     "finetune": SHORT,
     "figures": ["figures=filters,positions"],
     "embed": ["compute.threads=1"],
-    "report": [],
+    "runs": [],
 }
 
 
@@ -109,7 +109,7 @@ def test_of_folders_that_may_be_no_classes_other_labels_are_asked_for() -> None:
 def test_what_was_fine_tuned_is_looked_at_and_compared(first: Path, tmp_path: Path) -> None:
     words = altered(TUNE, "eval.test=false", f"init={first}", f"out={tmp_path}", "name=tuned")
     commands = next_commands(ssl_vit.finetune(words).folder)
-    assert list(commands) == ["figures", "embed", "report"]
+    assert list(commands) == ["figures", "embed", "runs"]
     run_all(commands)
 
 
