@@ -36,8 +36,10 @@ GENERATED = ("options.md", "python.md")  # from docstrings
 # functions that print or raise their text
 CALLS = (
     *("UserError", "ValueError", "RuntimeError", "UnavailableError"),
-    *("warn", "print", "note", "error"),
+    *("warn", "print", "note", "error", "refuse"),
 )
+# functions whose first argument is a key, which is printed in front of the text, with its value
+WITH_KEY = ("error", "refuse")
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -109,7 +111,10 @@ def messages(paths: list[Path]) -> list[Passage]:
                 parts = node.args
             elif isinstance(node, ast.Assign | ast.AugAssign):
                 parts = [node.value]
-            text = _one_line(" ".join(filter(None, map(_content, parts))))
+            if isinstance(node, ast.Call) and _function(node) in WITH_KEY and len(parts) > 1:
+                text = f"{_content(parts[0]) or '{}'}={{}}: {_content(parts[1])}"  # as printed
+            else:
+                text = _one_line(" ".join(filter(None, map(_content, parts))))
             if parts and count_words(text) >= 5:
                 passages.append(Passage(f"{path}:{parts[0].lineno}", text))
     return passages
