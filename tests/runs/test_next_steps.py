@@ -53,7 +53,8 @@ def next_commands(folder: Path) -> dict[str, list[str]]:
 
 def run_all(commands: dict[str, list[str]]) -> None:
     for tool, options in commands.items():
-        getattr(ssl_vit, tool)([*options, *FASTER[tool]])
+        function = ssl_vit.list_runs if tool == "runs" else getattr(ssl_vit, tool)
+        function([*options, *FASTER[tool]])
 
 
 @pytest.mark.parametrize("splits", [["train", "test"], ["train", "val"], [""]])
