@@ -330,7 +330,7 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
     cut_off(begun, 9)
     shutil.rmtree(trunk)
     wrong = altered(begun, f"resume={tmp_path}/other@{step}")
-    line = f"^resume=.*/other@{step}: the run began at step {step} of run long"
+    line = f"^resume=.*/other@{step}: .* from step {step} of run long"
     with pytest.raises(UserError, match=line):
         run(wrong)
     assert_same_end(whole, run(begun).folder)
