@@ -142,7 +142,9 @@ def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(
 ) -> None:
     training = loaders.training_loader
     monkeypatch.setattr(
-        loaders, "training_loader", lambda *a, **workers: training(*a[:4], 0, a[5] - a[4], **workers)
+        loaders,
+        "training_loader",
+        lambda *a, **workers: training(*a[:4], 0, a[5] - a[4], **workers),
     )  # as many, of the first steps
     run(words)
     with pytest.raises(AssertionError):
