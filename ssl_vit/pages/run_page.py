@@ -43,8 +43,9 @@ INTERVALS = (
     " many cases as there are images. If images are copies of each other, there are fewer cases."
     " Patches of an image are alike, so accuracies of patches have no more cases than images. For"
     " few-shot accuracy, a draw is a random choice of the labelled images. If there are several"
-    " draws, the interval also covers the spread over the draws. Intervals of differences compare pairs of results on the same images"
-    " (Agresti and Min, 2005). All intervals describe this network and not the spread over seeds."
+    " draws, the interval also covers the spread over the draws. Intervals of differences compare"
+    " pairs of results on the same images (Agresti and Min, 2005). All intervals describe this"
+    " network and not the spread over seeds."
 )
 REFRESH = 60  # seconds after which the page of a running run is loaded again
 TRANSFORM = """\
