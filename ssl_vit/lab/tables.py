@@ -206,8 +206,7 @@ def _measured_differences(verdict: Verdict, measure: Measure) -> ReportTable:
     caption = (
         "Each difference is a mean over n seeds. Seeds that continue from the same pre-training"
         " count as one seed. A level above 95% makes up for several comparisons, or for a study"
-        " that was changed after results: the intervals of that group of comparisons hold together"
-        " with a probability of 95%."
+        " that was changed after results."
     )
     if any(row["over"] != SEEDS for row in rows):
         caption += (
