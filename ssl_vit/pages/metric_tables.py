@@ -407,7 +407,7 @@ def differences_table(readings: Sequence[MetricReading]) -> Table:
 
 def text_lines(title: str, table: Table) -> list[str]:
     """Return the lines of a table for the terminal, with a title in front of the first line."""
-    cells = [[str(cell) for cell in row] for row in table.rows]
+    cells = [[*row] for row in table.rows]
     lines = plain_table(list(table.head), cells)
     return [f"{title:<11} {lines[0]}", *(f"{'':<11} {line}" for line in lines[1:])]
 
