@@ -4,7 +4,7 @@ The answer ends with a next step. The module does not import torch.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .. import stats
@@ -130,14 +130,30 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     hours_used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     num_seeds = format_count(len(paired), "seeds")
     length = LENGTH.format(**facts, num_seeds=num_seeds, hours_used=hours_used)
-    lines = [f"{first} {measured}", length]
+    lines = [f"{first} {measured}", length, *_describe_limits_of_tuning(results)]
     if not facts["init"] and not facts.get("released"):
-        name, option = f"{results.folder.name}-{RELEASED}", f"{RELEASED}={EXAMPLE}\n"
-        command = _study_command(results, facts, name=name, further_options=option)
         lines.append(
-            f"A released encoder was not compared. To compare a released encoder: {command}"
+            "A released encoder was not compared. To compare one, repeat the study with"
+            f" {RELEASED}={EXAMPLE} and another name=."
         )
     return Answer(tuple(lines), step)
+
+
+def _describe_limits_of_tuning(results: Results) -> Iterator[str]:
+    """Yield a sentence for each arm whose chosen value is the lowest or highest tried value."""
+    tasks = results.plan.by_name
+    finished = [tasks[name] for name in tasks if name in results.finished]
+    # the same values are chosen for all seeds of an arm
+    finals = {task.at["arm"]: task for task in finished if task.run == "final" and task.best}
+    for arm, task in finals.items():
+        values, _, keys_at_an_end = launch.best_values(task, tasks, results.folder)
+        for key in keys_at_an_end:
+            tried = [tasks[name].tried[key] for name in task.tries]
+            end = "highest" if values[key] == max(tried) else "lowest"
+            yield (
+                f"The best {key} for {arm}, {values[key]:g}, is the {end} that was tried. A better"
+                " value may lie beyond it."
+            )
 
 
 def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
@@ -214,7 +230,7 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
 
 
 def _more_seeds(difference: Difference, images: int) -> str:
-    """Say how narrow the interval of a difference would become with eight seeds.
+    """Say how narrow the interval would become with eight seeds, and whether this would decide.
 
     More seeds narrow only the part of the interval that is due to the seeds. The other part is due
     to the test images. The squares of both parts add up to the square of the half width. An
@@ -234,17 +250,31 @@ def _more_seeds(difference: Difference, images: int) -> str:
     half_width = (high - low) / 2
     by_seeds = stats.t_half_width(difference.n) * difference.sd
     by_images = math.sqrt(max(0.0, half_width**2 - by_seeds**2))
-    new_half_width = math.hypot(by_images, stats.t_half_width(MOST_SEEDS) * difference.sd)
-    if not difference.over_images:
-        return (
-            f"With {MOST_SEEDS} seeds the interval would reach about {new_half_width:.1f} points to"
-            " each side."
-        )
-    return (
+    by_most_seeds = stats.t_half_width(MOST_SEEDS) * difference.sd
+    new_half_width = math.hypot(by_images, by_most_seeds)
+    sentences = [
         f"With {MOST_SEEDS} seeds the interval would reach about {new_half_width:.1f} points to"
-        f" each side, and with any number of seeds at least {by_images:.1f} points, because of the"
-        f" {images:,} test images."
-    )
+        " each side."
+    ]
+    if difference.over_images:
+        sentences.append(
+            f"With any number of seeds it would reach at least {by_images:.1f} points, because of"
+            f" the {images:,} test images."
+        )
+    size = abs(difference.mean)
+    if new_half_width >= size:
+        sentences.append(
+            f"The measured difference is only {size:.1f} points, so {MOST_SEEDS} seeds would"
+            " probably not decide."
+        )
+        if difference.over_images and by_most_seeds < size:
+            # the part of the interval due to the images shrinks with the root of their number
+            needed = images * by_images**2 / (size**2 - by_most_seeds**2)
+            sentences.append(
+                "If the difference stays the same, the study would also need about"
+                f" {_round_up_to_two_digits(needed):,} test images."
+            )
+    return " ".join(sentences)
 
 
 def _estimate_hours_of_eight_seeds(results: Results) -> float:
@@ -284,6 +314,11 @@ def _estimate_hours_of_eight_seeds(results: Results) -> float:
     return _round_up_to_tenth(max(needed, 1.05 * ledger.hours))
 
 
+def _round_up_to_two_digits(number: float) -> int:
+    unit = 10 ** max(0, math.floor(math.log10(number)) - 1)  # value of the second digit
+    return math.ceil(number / unit) * unit
+
+
 def _round_up_to_tenth(number: float) -> float:
     return math.ceil(10 * number) / 10
 
@@ -294,7 +329,6 @@ def _study_command(
     new_hours: float = 0.0,
     factor: float = 1.0,
     name: str = "",
-    further_options: str = "",
 ) -> str:
     """Return the command that continues the study or starts a longer study.
 
@@ -305,7 +339,6 @@ def _study_command(
             of hours times `factor` or, for a study without hours.json, `factor` hours.
         factor: Factor for the study's limit of hours. Not used with `new_hours`.
         name: Name of another folder. If empty, the command continues the study.
-        further_options: Further options, each followed by a line break.
     """
     if not new_hours:
         ledger = hours.read(results.folder)
@@ -313,7 +346,7 @@ def _study_command(
     if not name:
         name = results.folder.name
     folder = f"name={name}\nout={results.folder.parent}"
-    return _command("study", f"{facts['study']}\n{further_options}{folder}\nhours={new_hours:g}")
+    return _command("study", f"{facts['study']}\n{folder}\nhours={new_hours:g}")
 
 
 def _tuned(results: Results, arm: str) -> str:

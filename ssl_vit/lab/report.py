@@ -6,6 +6,7 @@ torch.
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from ..formatting import (
     copies_text,
     few_images,
     figure_label,
+    format_count,
     format_image_count,
     list_names,
     plain_table,
@@ -406,6 +408,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     yield from list_limits(rows, verdict.rule)
     yield from _list_left_out(results)
     yield from _describe_copies(results, verdict)
+    yield from _list_revisions(results)
     if (rows["n"] < FEW_IMAGES).any():
         count = format_image_count(int(rows["n"].min()))
         yield (
@@ -428,6 +431,21 @@ def _list_left_out(results: Results) -> Iterator[str]:
     diverged = list_names([*results.table[~is_finite]["folder"].unique()])
     if diverged:
         yield f"Values of {diverged} that are not finite are left out."
+
+
+def _list_revisions(results: Results) -> Iterator[str]:
+    """Yield a sentence if the finished tasks ran with different revisions of the code.
+
+    A revision is a git commit, with a final + if files were changed and not committed.
+    """
+    revisions = [run.environment.revision or "unknown" for run in results.finished.values()]
+    counts = Counter(revision[:8] + revision[40:] for revision in revisions)  # 40: a final "+"
+    if len(counts) > 1:
+        listed = list_names(
+            [f"{revision} ({format_count(count, 'tasks')})" for revision, count in counts.items()]
+        )
+        changed = " A final + marks uncommitted changes." if "+" in listed else ""
+        yield f"The tasks ran with different revisions of the code: {listed}.{changed}"
 
 
 def _list_limits_of_options(results: Results, verdict: Verdict) -> Iterator[str]:

@@ -43,9 +43,14 @@ class RunPage:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command line prints."""
+        lines = [
+            run_wording.describe_run(self.run),
+            run_wording.describe_progress(self.run),
+            *run_wording.table_lines(self.run),
+            run_wording.describe_result(self.run),
+        ]
         # keep control characters in names away from the terminal
-        yield from map(text_line, run_wording.sentences(self.run))
-        yield from map(text_line, run_wording.table_lines(self.run))
+        yield from map(text_line, filter(None, lines))
         yield f"report      {self.page}"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Describe a run in three sentences. This module does not import torch."""
+"""Describe a run in sentences: what it is, how far it is, its result. No torch."""
 
 import math
 from datetime import UTC, datetime
@@ -18,12 +18,6 @@ from ..recipe.records.run import Environment, Result
 from ..runs.shared import is_task
 from . import metric_tables, run_verdict
 from .run_record import RunRecord
-
-
-def sentences(record: RunRecord) -> list[str]:
-    """Describe the run, its progress and its result. A part that is unknown is left out."""
-    parts = (describe_run(record), describe_progress(record), describe_result(record))
-    return [part for part in parts if part]
 
 
 def describe_run(record: RunRecord) -> str:

@@ -312,6 +312,9 @@ def test_what_is_missing_or_left_out_is_said(tmp_path):
     assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 1
     assert "final-mpp-1 is left out: result.json was made with another recipe" in text
     assert "Values of final-mpp-2 that are not finite are left out." in text
+    assert "different revisions" not in text
+    alter(folder / "pretrain-mpp-2" / "environment.json", revision="abcdef0123" * 4 + "+")
+    assert "abcdef01+ (1 task)" in markdown(folder)
     assert "commonest class" not in text
     with_metric(folder / "final-mae-1", "majority_top1", value=0.52, split="test", n=400)
     (line,) = [line for line in markdown(folder).splitlines() if "always naming" in line]

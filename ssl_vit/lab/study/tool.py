@@ -165,7 +165,14 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
     done, took = job.finished, format_duration(time.monotonic() - started)
     wanted = len(job.tasks) - len(outcome.left_out)
     finished = f"{len(done)} of {format_count(wanted, 'tasks')}"
-    if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
+    num_open = wanted - len(done) - len(outcome.failed)
+    if num_open and not outcome.submitted:
+        print(
+            f"open        {num_open:,} of {format_count(wanted, 'tasks')} have no result, and"
+            f" launcher={request.tool_options.launcher} submitted none of them now. Tasks that were"
+            " submitted earlier may still be in the queue."
+        )
+    elif num_open:  # the launcher does not wait for its tasks
         jobs = len({*outcome.submitted.values()})
         print(
             f"submitted   {format_count(len(outcome.submitted), 'tasks')} in"
