@@ -12,11 +12,18 @@ from .. import stats
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, list_names, text_line
 from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, metric_label
-from .compare import Comparison, Difference, compare, compare_along, parse_numbers
+from .compare import (
+    Comparison,
+    Difference,
+    compare,
+    compare_along,
+    parse_number,
+    parse_numbers,
+)
 from .results import Results
 from .study import launch
 from .study.read import UNTRAINED
-from .verdict import FRESH, Measure, Verdict, decide_claims
+from .verdict import FRESH, Measure, Verdict, decide_claims, find_measure
 
 SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
 THREE_DIGITS = ("exaFLOP", "device-hours", "times")  # columns that show three significant digits
@@ -86,8 +93,29 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
 
 
+def _follow_axes(rows: pd.DataFrame, results: Results, axes: Sequence[str]) -> pd.DataFrame:
+    """Sort rows by the axes of the study, the first axis first.
+
+    Names that are numbers, such as the values of a rate, ascend. Other names have the order of the
+    study file. Names that the study file does not have, such as untrained weights, come last.
+
+    Args:
+        rows: Rows with a column for each axis.
+        results: Results of the study.
+        axes: Axes to sort by.
+    """
+
+    def positions(column: pd.Series) -> pd.Series:
+        names = results.plan.axes.get(str(column.name), [])
+        with suppress(ValueError):  # not all names are numbers
+            names = sorted(names, key=parse_number)
+        return column.map([*names, *column].index)
+
+    return rows.sort_values([*axes], key=positions, kind="stable")
+
+
 def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
-    """Build the table of the mean of each compared arm at every place, ordered by the mean.
+    """Build the table of the mean of each compared arm at every place.
 
     The table also shows each arm's difference from the baseline. The baseline is the arm that all
     comparisons of the study have as the second arm, such as `scratch` in "mae minus scratch" and
@@ -101,11 +129,7 @@ def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> Rep
         (baseline,) = second_arms
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
     frame = _summary(results, verdict, measure, rows, baseline, minus=differences.get)
-    images = f"{measure.split} images"
-    counts = {*rows["n"].dropna().astype(int)}
-    # if the numbers of images differ, a column shows them
-    if measure.split == "test" and len(counts) == 1:
-        images = f"{counts.pop():,} {images}"
+    images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
     caption = (
         f"The table shows {measure.label} on {images}. n is the number of seeds, and exaFLOP"
         " includes pre-training."
@@ -113,6 +137,55 @@ def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> Rep
     if measure.scale == 100:
         caption += " Values are in percent."
     return ReportTable(frame, caption, f"{_level(verdict.primary.size)} interval", measure.digits)
+
+
+def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
+    """Build the table for a paper: the mean of each measure of the test run, with an interval.
+
+    Each measure has a column. Half the width of the interval takes the place that the standard
+    deviation has in other tables. The caption can be read without the rest of the report.
+
+    Args:
+        results: Results of the study.
+        verdict: Claims of the study.
+        measure: Measure that decides, which has the first column.
+    """
+    rule, axes = verdict.rule, [*verdict.rule.other_axes, verdict.rule.axis or "run"]
+    tested = results.rows(rule.test, split=measure.split)
+    compared = [name for name in tested["metric"] if find_metric(name).is_compared]
+    names = dict.fromkeys([measure.name, *compared])
+    shown = [find_measure(results, replace(rule, measure=name)) for name in names]
+    rows = pd.concat(
+        part.assign(heading=other.heading, value=other.scale * part["value"])
+        for other in shown
+        for part in (tested[tested["metric"] == other.name], untrained(results, verdict, other))
+    )
+    cells = rows.groupby([*axes, "heading"])["value"]
+    seeds = cells.size()
+    half_widths = (cells.std() * seeds.map(stats.t_half_width)).unstack()
+    # the columns in the order of `shown`, because `unstack` sorts
+    means = cells.mean().unstack()[[other.heading for other in shown]]
+    frame = means.join(half_widths.add_suffix(" sd")).reset_index()
+    images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
+    if rows["fingerprint"].nunique() == 1:
+        task = results.plan.by_name[tested["folder"].iloc[0]]
+        images += f" of {task.values['data.name']}"
+    caption = (
+        f"The table shows {', '.join(other.label for other in shown)} on {images}: the mean over"
+        f" {_format_counts(seeds, 'seeds')}"
+    )
+    if seeds.max() > 1:
+        caption += ", ± half the width of its 95% confidence interval (Student's t over seeds)"
+    losses = {
+        f"{other.heading}{suffix}" for other in shown if other.scale == 1 for suffix in ("", " sd")
+    }
+    return ReportTable(_follow_axes(frame, results, axes), f"{caption}.", losses=frozenset(losses))
+
+
+def _format_counts(counts: Iterable[int], things: str) -> str:
+    """Return text such as "3 seeds", "2 to 3 seeds" if counts differ, or "seeds" without counts."""
+    *smaller, largest = [f"{count:,}" for count in sorted({*counts})] or [""]
+    return " to ".join([*smaller[:1], f"{largest} {things}"])
 
 
 def _summary(
@@ -123,7 +196,7 @@ def _summary(
     baseline: str | None,
     minus: Callable[[Comparison], Difference | None],
 ) -> pd.DataFrame:
-    """Build a table with the mean of every name at every place, ordered by the mean.
+    """Build a table with the mean of every name at every place.
 
     If there is a baseline, the table shows the difference from the baseline, and the number of
     pairs if some name has fewer pairs than seeds. If the numbers of test images differ, the table
@@ -139,7 +212,8 @@ def _summary(
     """
     axis, places = verdict.rule.axis or "run", verdict.rule.other_axes
     records = []
-    for key, cell in rows.groupby([*places, axis], sort=False):
+    ordered = _follow_axes(rows, results, [*places, axis])
+    for key, cell in ordered.groupby([*places, axis], sort=False):
         place, name = tuple(zip(places, key[:-1], strict=True)), key[-1]
         values = stats.summarize((measure.scale * cell["value"]).tolist())
         row = {**dict(place), axis: name, "n": values.n, "mean": values.mean, "sd": values.sd}
@@ -154,13 +228,7 @@ def _summary(
             row["images"] = cell["n"].min()
         row |= {"exaFLOP": cell["exaflop"].mean()}
         records.append(row | {"paper": results.plan.report.get("paper", {}).get(name)})
-    order = {column: [*rows[column].unique()] for column in places}
-
-    def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
-        place = (order[column].index(row[column]) for column in places)
-        return (*place, -measure.sign * row["mean"])
-
-    frame = pd.DataFrame(sorted(records, key=rank))
+    frame = pd.DataFrame(records)
     if baseline is not None:
         frame["pairs"] = frame["pairs"].astype("Int64")
         if not (frame["pairs"] != frame["n"]).any():
@@ -346,7 +414,8 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     measured: dict[str, list[pd.DataFrame]] = {}
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
-    for (*key, run_name, split, metric), cell in rows.groupby(columns, sort=False):
+    ordered = _follow_axes(rows, results, axes)
+    for (*key, run_name, split, metric), cell in ordered.groupby(columns, sort=False):
         baseline = find_baseline(metric)
         # a baseline has the unit of the metrics that it is compared with
         shown = baseline.compared_with[0] if baseline and baseline.compared_with else metric

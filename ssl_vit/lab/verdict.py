@@ -76,6 +76,11 @@ class Measure(NamedTuple):
     unit: str = ""
     digits: int = 4
 
+    @property
+    def heading(self) -> str:
+        """Label with the unit of values, for columns of tables and for figures."""
+        return f"{self.label}, %" if self.scale == 100 else self.label
+
 
 class Family(NamedTuple):
     """Comparisons that share an error of 5%.
