@@ -229,11 +229,11 @@ def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) ->
         text_frame: The same table as text, from `as_text`.
     """
     numbers = report_table.frame
-    for position, name in enumerate(map(str, text_frame)):
-        # only the text has columns of intervals, such as "1.2 to 3.4", which count as numbers
-        if name not in numbers or not pd.api.types.is_string_dtype(numbers[name]):
-            return position
-    return len(text_frame.columns)
+    # only the text has columns of intervals, such as "1.2 to 3.4", which count as numbers
+    are_labels = [
+        name in numbers and pd.api.types.is_string_dtype(numbers[name]) for name in text_frame
+    ]
+    return [*are_labels, False].index(False)
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
@@ -250,9 +250,8 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     rows = verdict.rows.assign(value=measure.scale * verdict.rows["value"])
     title = measure.heading
     fresh = untrained(results, verdict, measure)
-    values = fresh[[axis, "seed", "value"]].drop_duplicates()
     levels = {}
-    if not values.duplicated([axis, "seed"]).any():
+    if (fresh.groupby([axis, "seed"])["value"].nunique() == 1).all():
         means = measure.scale * fresh.groupby(axis)["value"].mean()
         levels = {value: ", ".join(names) for value, names in means.groupby(means).groups.items()}
     caption = f"{title}: each point is a seed, each diamond a mean."
@@ -554,13 +553,11 @@ def latex(report: Report, with_all_tables: bool) -> str:
     Comments above each table say what the report concludes, and its limits. Somebody who copies a
     table thus copies them too.
     """
-    begin, measure = "\\begin{table}\n", report.verdict.measure
-    shown: dict[str, ReportTable] = {}
-    if measure is not None:
-        shown["means"] = means_with_intervals(report.results, report.verdict, measure)
-    if with_all_tables:
-        shown |= report.tables
-    tables = []
+    begin, tables = "\\begin{table}\n", []
+    shown = report.tables if with_all_tables else {}
+    if report.verdict.measure is not None:
+        means = means_with_intervals(report.results, report.verdict, report.verdict.measure)
+        shown = {"means": means, **shown}
     notes = ["This table needs \\usepackage{booktabs}"]
     notes += [_without_paths(report, sentence) for sentence in report.sentences]
     training_on_test = _describe_training_on_test(report.results, report.verdict)

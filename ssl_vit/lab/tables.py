@@ -170,12 +170,14 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     if rows["fingerprint"].nunique() == 1:
         task = results.plan.by_name[tested["folder"].iloc[0]]
         images += f" of {task.values['data.name']}"
-    caption = (
-        f"The table shows {', '.join(other.label for other in shown)} on {images}: the mean over"
-        f" {_format_counts(seeds, 'seeds')}"
-    )
+    caption = f"The table shows {', '.join(other.label for other in shown)} on {images}"
     if seeds.max() > 1:
-        caption += ", ± half the width of its 95% confidence interval (Student's t over seeds)"
+        caption += (
+            f": the mean over {_format_counts(seeds, 'seeds')}, ± half the width of its 95%"
+            " confidence interval (Student's t over seeds)"
+        )
+    else:
+        caption += ", with one seed"
     losses = {
         f"{other.heading}{suffix}" for other in shown if other.scale == 1 for suffix in ("", " sd")
     }
