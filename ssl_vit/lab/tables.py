@@ -17,6 +17,7 @@ from .compare import (
     Difference,
     compare,
     compare_along,
+    group_by_origin,
     parse_number,
     parse_numbers,
 )
@@ -154,17 +155,26 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     tested = results.rows(rule.test, split=measure.split)
     compared = [name for name in tested["metric"] if find_metric(name).is_compared]
     names = dict.fromkeys([measure.name, *compared])
-    shown = [find_measure(results, replace(rule, measure=name)) for name in names]
+    measures = (find_measure(results, replace(rule, measure=name)) for name in names)
+    shown = [other for other in measures if other is not None]
     rows = pd.concat(
         part.assign(heading=other.heading, value=other.scale * part["value"])
         for other in shown
         for part in (tested[tested["metric"] == other.name], untrained(results, verdict, other))
     )
-    cells = rows.groupby([*axes, "heading"])["value"]
+    # seeds that continue from the same run are not independent, so their mean counts as one value
+    group_at = {
+        position: number
+        for number, positions in enumerate(group_by_origin(rows["origin"]))
+        for position in positions
+    }
+    rows["group"] = [group_at[position] for position in range(len(rows))]
+    independent = rows.groupby([*axes, "heading", "group"])["value"].mean()
+    cells = independent.groupby(level=[*axes, "heading"])
     seeds = cells.size()
     half_widths = (cells.std() * seeds.map(stats.t_half_width)).unstack()
     # the columns in the order of `shown`, because `unstack` sorts
-    means = cells.mean().unstack()[[other.heading for other in shown]]
+    means = cells.mean().unstack().reindex(columns=[other.heading for other in shown])
     frame = means.join(half_widths.add_suffix(" sd")).reset_index()
     images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
     if rows["fingerprint"].nunique() == 1:
@@ -173,11 +183,11 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     caption = f"The table shows {', '.join(other.label for other in shown)} on {images}"
     if seeds.max() > 1:
         caption += (
-            f": the mean over {_format_counts(seeds, 'seeds')}, ± half the width of its 95%"
-            " confidence interval (Student's t over seeds)"
+            f": the mean over {_format_counts(seeds, 'independent seeds')}, ± half the width of"
+            " its 95% confidence interval (Student's t over seeds)"
         )
     else:
-        caption += ", with one seed"
+        caption += ", with one independent seed"
     losses = {
         f"{other.heading}{suffix}" for other in shown if other.scale == 1 for suffix in ("", " sd")
     }

@@ -348,8 +348,8 @@ def test_tables_tex_has_one_table_of_the_measures_of_the_test(swept):
     assert text.splitlines()[1:] == [
         r"\centering",
         r"\caption{50\% \& more. The table shows k-NN, 5-shot, linear probe on 400 test images of"
-        r" shapes: the mean over 3 seeds, $\pm$ half the width of its 95\% confidence interval"
-        r" (Student's t over seeds).}",
+        r" shapes: the mean over 3 independent seeds, $\pm$ half the width of its 95\% confidence"
+        r" interval (Student's t over seeds).}",
         r"\label{tab:50--a-b-means}",
         r"\begin{tabular}{lrrr}",
         r"\toprule",
@@ -363,6 +363,16 @@ def test_tables_tex_has_one_table_of_the_measures_of_the_test(swept):
         r"\end{tabular}",
         r"\end{table}",
     ]
+
+
+def test_seeds_of_one_pre_training_have_no_interval(tmp_path):
+    """(300 + 312 + 306) / 3 of 400 images are 76.5%."""
+    content = changed(FROZEN, runs__pretrain__seeds=[0])
+    folder = study(tmp_path / "s", content, counted(metric="knn"))
+    report.write(folder)
+    latex = (folder / "tables.tex").read_text()
+    assert r"mae & 76.50 \\" in latex and "with one independent seed." in latex
+    assert r"\pm" not in latex
 
 
 def test_tables_all_adds_the_other_tables_of_the_report(swept, tmp_path):
