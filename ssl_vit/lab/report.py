@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,7 @@ BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "
 # characters with a meaning in LaTeX captions
 ESCAPED = {character: rf"\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 LATEX = str.maketrans(ESCAPED)
 LABEL = dict.fromkeys([*LATEX, ord(" ")], "-")  # a label of LaTeX must not have these characters
 WIDE = 10  # an axis is logarithmic if its largest number is at least this many times its smallest
@@ -252,13 +254,12 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     fresh = untrained(results, verdict, measure)
     levels = {}
     if (fresh.groupby([axis, "seed"])["value"].nunique() == 1).all():
-        means = measure.scale * fresh.groupby(axis)["value"].mean()
-        levels = {value: ", ".join(names) for value, names in means.groupby(means).groups.items()}
+        levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     caption = f"{title}: each point is a seed, each diamond a mean."
     # the sets of images on another axis have an accuracy each
     constant = measure.scale * _accuracies_of_commonest_class(results, verdict, measure).min()
     start = None
-    if constant < min([*rows["value"], *levels]):
+    if constant < min([*rows["value"], *levels.values()]):
         start = constant
         caption += f" The axis starts at {start:.1f}%, the accuracy of the commonest class."
     svg = draw(rows, axis, verdict.rule.other_axes, title, levels, start)
@@ -270,7 +271,7 @@ def draw(
     axis: str,
     places: Sequence[str],
     label: str,
-    levels: Mapping[float, str],
+    levels: Mapping[str, float],
     start: float | None,
 ) -> str:
     """Draw each seed as a point and each mean as a diamond, and return SVG.
@@ -284,7 +285,7 @@ def draw(
         axis: Axis whose names are compared.
         places: Other axes.
         label: Label of the values.
-        levels: `{value: name}` of horizontal lines.
+        levels: `{name: value}` of horizontal lines.
         start: Lower end of the axis of values, or None for a little below the lowest value.
     """
     import matplotlib
@@ -318,10 +319,14 @@ def draw(
             style = {"markersize": 5, "color": colours[number], "label": figure_label(name)}
             panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
             panel.plot(mean.index, mean, mark, **style)
-        right = panel.get_yaxis_transform()
-        for value, name in levels.items():
+        for value in levels.values():
             panel.axhline(value, color=INK, linestyle="--", linewidth=1)
-            panel.text(1.01, value, figure_label(name), transform=right, va="center")
+        if levels:
+            # the names of all lines in one text to the right, the highest first: lines may be close
+            names = sorted(levels, key=lambda name: -levels[name])
+            label_position = (1.01, fmean(levels.values()))
+            settings = {"va": "center", "transform": panel.get_yaxis_transform()}
+            panel.text(*label_position, "\n".join(map(figure_label, names)), **settings)
         panel.set_ylim(bottom=start)
         _format_axis(panel, ticks, number_at)
         panel.set(xlabel=figure_label(x_axis), ylabel=figure_label(label))
@@ -553,7 +558,8 @@ def latex(report: Report, with_all_tables: bool) -> str:
     Comments above each table say what the report concludes, and its limits. Somebody who copies a
     table thus copies them too.
     """
-    begin, tables = "\\begin{table}\n", []
+    begin = "\\begin{table}\n"
+    tables = []
     shown = report.tables if with_all_tables else {}
     if report.verdict.measure is not None:
         means = means_with_intervals(report.results, report.verdict, report.verdict.measure)

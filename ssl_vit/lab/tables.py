@@ -10,21 +10,27 @@ import pandas as pd
 
 from .. import stats
 from ..errors import UserError
-from ..formatting import FEW_IMAGES, list_names, text_line
-from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, metric_label
+from ..formatting import FEW_IMAGES, format_count, list_names, text_line
+from ..metrics import (
+    COMMONEST,
+    PROBE_BASELINES,
+    find_baseline,
+    find_metric,
+    is_model_metric,
+    metric_label,
+)
 from .compare import (
     Comparison,
     Difference,
     compare,
     compare_along,
     group_by_origin,
-    parse_number,
     parse_numbers,
 )
 from .results import Results
 from .study import launch
 from .study.read import UNTRAINED
-from .verdict import FRESH, Measure, Verdict, decide_claims, find_measure
+from .verdict import FRESH, Measure, Verdict, build_measure, decide_claims
 
 SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
 THREE_DIGITS = ("exaFLOP", "device-hours", "times")  # columns that show three significant digits
@@ -54,7 +60,7 @@ def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
     by_name = {}
     if verdict.measure is not None:
         by_name["compared"] = _compared_means(results, verdict, verdict.measure)
-        by_name["differences"] = _measured_differences(verdict, verdict.measure)
+        by_name["differences"] = _measured_differences(results, verdict, verdict.measure)
         by_name |= _differences_by_other_measures(results, verdict)
         by_name |= _means_over_axes(results, verdict, verdict.measure)
         by_name |= _factors_along_axis(results, verdict, verdict.measure)
@@ -95,22 +101,18 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
 
 
 def _follow_axes(rows: pd.DataFrame, results: Results, axes: Sequence[str]) -> pd.DataFrame:
-    """Sort rows by the axes of the study, the first axis first.
+    """Sort rows by their names on the axes, the first axis first.
 
-    Names that are numbers, such as the values of a rate, ascend. Other names have the order of the
-    study file. Names that the study file does not have, such as untrained weights, come last.
+    Names that are not on an axis of the study, such as untrained weights, come last.
 
     Args:
         rows: Rows with a column for each axis.
-        results: Results of the study.
+        results: Results of the study, which have the order of the names.
         axes: Axes to sort by.
     """
 
     def positions(column: pd.Series) -> pd.Series:
-        names = results.plan.axes.get(str(column.name), [])
-        with suppress(ValueError):  # not all names are numbers
-            names = sorted(names, key=parse_number)
-        return column.map([*names, *column].index)
+        return column.map([*results.plan.axes.get(str(column.name), ()), *column].index)
 
     return rows.sort_values([*axes], key=positions, kind="stable")
 
@@ -151,53 +153,50 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
         verdict: Claims of the study.
         measure: Measure that decides, which has the first column.
     """
-    rule, axes = verdict.rule, [*verdict.rule.other_axes, verdict.rule.axis or "run"]
-    tested = results.rows(rule.test, split=measure.split)
-    compared = [name for name in tested["metric"] if find_metric(name).is_compared]
-    names = dict.fromkeys([measure.name, *compared])
-    measures = (find_measure(results, replace(rule, measure=name)) for name in names)
-    shown = [other for other in measures if other is not None]
+    axes = [*verdict.rule.other_axes, verdict.rule.axis or "run"]
+    tested = results.rows(verdict.rule.test, split=measure.split)
+    names = (name for name in tested["metric"].unique() if is_model_metric(name))
+    compared = (name for name in names if find_metric(name).is_compared and name != measure.name)
+    shown = [measure, *(build_measure(name, measure.split) for name in compared)]
     rows = pd.concat(
         part.assign(heading=other.heading, value=other.scale * part["value"])
         for other in shown
         for part in (tested[tested["metric"] == other.name], untrained(results, verdict, other))
     )
-    # seeds that continue from the same run are not independent, so their mean counts as one value
-    group_at = {
-        position: number
-        for number, positions in enumerate(group_by_origin(rows["origin"]))
-        for position in positions
-    }
-    rows["group"] = [group_at[position] for position in range(len(rows))]
-    independent = rows.groupby([*axes, "heading", "group"])["value"].mean()
-    cells = independent.groupby(level=[*axes, "heading"])
-    seeds = cells.size()
-    half_widths = (cells.std() * seeds.map(stats.t_half_width)).unstack()
-    # the columns in the order of `shown`, because `unstack` sorts
-    means = cells.mean().unstack().reindex(columns=[other.heading for other in shown])
-    frame = means.join(half_widths.add_suffix(" sd")).reset_index()
+    records: dict[tuple[str, ...], dict[str, Any]] = {}
+    num_seeds = []
+    ordered = _follow_axes(rows, results, axes)
+    for (*key, heading), cell in ordered.groupby([*axes, "heading"], sort=False):
+        # seeds that continue from the same run are not independent: their mean is one value
+        groups = group_by_origin(cell["origin"])
+        values = stats.summarize([cell["value"].iloc[group].mean() for group in groups])
+        num_seeds.append(values.n)
+        half_width = values.interval.high - values.mean if values.interval else None
+        row = records.setdefault(tuple(key), dict(zip(axes, key, strict=True)))
+        row |= {heading: values.mean, f"{heading} sd": half_width}
     images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
     if rows["fingerprint"].nunique() == 1:
         task = results.plan.by_name[tested["folder"].iloc[0]]
         images += f" of {task.values['data.name']}"
-    caption = f"The table shows {', '.join(other.label for other in shown)} on {images}"
-    if seeds.max() > 1:
-        caption += (
-            f": the mean over {_format_counts(seeds, 'independent seeds')}, ± half the width of"
-            " its 95% confidence interval (Student's t over seeds)"
-        )
-    else:
-        caption += ", with one independent seed"
-    losses = {
-        f"{other.heading}{suffix}" for other in shown if other.scale == 1 for suffix in ("", " sd")
-    }
-    return ReportTable(_follow_axes(frame, results, axes), f"{caption}.", losses=frozenset(losses))
+    labels = ", ".join(other.label for other in shown)
+    caption = f"Mean {labels} on {images} over {_format_counts(num_seeds, 'seeds')}"
+    if max(num_seeds) > 1:
+        caption += ", ± half the width of the 95% confidence interval (Student's t over seeds)"
+    if sum(num_seeds) < len(rows):
+        caption += ". Seeds that continue from the same pre-training count as one seed"
+    scales = {f"{other.heading}{end}": other.scale for other in shown for end in ("", " sd")}
+    losses = frozenset(column for column, scale in scales.items() if scale == 1)
+    frame = pd.DataFrame([*records.values()], columns=[*axes, *scales])
+    return ReportTable(frame, f"{caption}.", losses=losses)
 
 
 def _format_counts(counts: Iterable[int], things: str) -> str:
     """Return text such as "3 seeds", "2 to 3 seeds" if counts differ, or "seeds" without counts."""
-    *smaller, largest = [f"{count:,}" for count in sorted({*counts})] or [""]
-    return " to ".join([*smaller[:1], f"{largest} {things}"])
+    distinct = sorted({*counts})
+    if not distinct:
+        return things
+    largest = format_count(distinct[-1], things)
+    return largest if len(distinct) == 1 else f"{distinct[0]:,} to {largest}"
 
 
 def _summary(
@@ -259,16 +258,26 @@ def _level(family: int) -> str:
     return f"{100 * (1 - 0.05 / family):.4g}%"
 
 
-def _measured_differences(verdict: Verdict, measure: Measure) -> ReportTable:
+def _measured_differences(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table of the measured differences, a row for each comparison.
+
+    The rows follow the axes. Differences from untrained weights come last.
 
     The column `n` is the number of independent seeds: seeds whose runs continue from the same
     pre-training count as one. The column `level` is the level of the interval, such as 97.5% for
     two comparisons, so that all intervals together hold with a probability of 95%.
     """
+    axis = verdict.rule.axis or "run"
+
+    def position(difference: Difference) -> list[int]:
+        a, b, place = difference.comparison
+        names = (*place, (axis, a), (axis, b))
+        # a name that is not on its axis, such as untrained weights, has the last position
+        return [[*results.plan.axes.get(key, ()), name].index(name) for key, name in names]
+
     rows = []
     for family in (verdict.primary, verdict.against_fresh):
-        for difference in family.differences:
+        for difference in sorted(family.differences, key=position):
             comparison = difference.comparison
             row = {
                 "difference": f"{comparison.a} minus {comparison.b}",
@@ -312,7 +321,7 @@ def _differences_by_other_measures(
             measure = exploratory.measure
             if measure is not None:
                 split = "" if measure.split == "test" else f" ({measure.split})"
-                table = _measured_differences(exploratory, measure)
+                table = _measured_differences(results, exploratory, measure)
                 yield f"differences by {measure.label}{split}", table
 
 
@@ -416,7 +425,7 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
-    rows = pd.concat([rows, results.rows(untrained_by=run)]).sort_index()
+    rows = pd.concat([rows, results.rows(untrained_by=run)])
     tested_seeds = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
     tested_rows = rows[rows["seed"].isin(tested_seeds)]
     # leave out seeds that chose settings, unless there are no other seeds
@@ -426,8 +435,7 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     measured: dict[str, list[pd.DataFrame]] = {}
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
-    ordered = _follow_axes(rows, results, axes)
-    for (*key, run_name, split, metric), cell in ordered.groupby(columns, sort=False):
+    for (*key, run_name, split, metric), cell in rows.groupby(columns, sort=False):
         baseline = find_baseline(metric)
         # a baseline has the unit of the metrics that it is compared with
         shown = baseline.compared_with[0] if baseline and baseline.compared_with else metric
