@@ -324,9 +324,8 @@ def draw(
         if levels:
             # the names of all lines in one text to the right, the highest first: lines may be close
             names = sorted(levels, key=lambda name: -levels[name])
-            label_position = (1.01, fmean(levels.values()))
-            settings = {"va": "center", "transform": panel.get_yaxis_transform()}
-            panel.text(*label_position, "\n".join(map(figure_label, names)), **settings)
+            text, transform = "\n".join(map(figure_label, names)), panel.get_yaxis_transform()
+            panel.text(1.01, fmean(levels.values()), text, va="center", transform=transform)
         panel.set_ylim(bottom=start)
         _format_axis(panel, ticks, number_at)
         panel.set(xlabel=figure_label(x_axis), ylabel=figure_label(label))

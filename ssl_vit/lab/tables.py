@@ -155,9 +155,9 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     """
     axes = [*verdict.rule.other_axes, verdict.rule.axis or "run"]
     tested = results.rows(verdict.rule.test, split=measure.split)
-    names = (name for name in tested["metric"].unique() if is_model_metric(name))
-    compared = (name for name in names if find_metric(name).is_compared and name != measure.name)
-    shown = [measure, *(build_measure(name, measure.split) for name in compared)]
+    names = dict.fromkeys(filter(is_model_metric, [measure.name, *tested["metric"]]))
+    compared = (name for name in names if name == measure.name or find_metric(name).is_compared)
+    shown = [build_measure(name, measure.split) for name in compared]
     rows = pd.concat(
         part.assign(heading=other.heading, value=other.scale * part["value"])
         for other in shown

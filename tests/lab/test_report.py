@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 
 import pytest
 from matplotlib.figure import Figure
@@ -164,8 +165,8 @@ def test_fresh_weights_that_differ_have_rows_of_their_own(tmp_path):
     ]
     assert [row[1] for row in rows[6:]] == [row[1] for row in rows[:6]]
     drawn = (folder / "figures" / "study.svg").read_text()
-    # lines, because each value is the same at both lengths
-    assert all(f"untrained weights as {arm}" in drawn for arm in ("mpp", "mae", "dino"))
+    # lines, because each value is the same at both lengths, and their names from the highest
+    assert drawn.index("weights as dino") < drawn.index("weights as mae")
 
 
 def test_what_probes_are_compared_with_stands_beside_them(reported):
@@ -337,6 +338,28 @@ def test_numbers_ascend_and_untrained_weights_are_last(swept):
     assert [row[0] for row in rows] == ["0.05", "0.5", "0.75", "untrained weights"]
     _, *rows = after(text, "Measured by probe:", "rate")
     assert [row[0] for row in rows] == ["0.05", "0.5", "0.75"]
+    _, *rows = table(text, "difference")  # the comparisons themselves are those of the study file
+    assert [row[0] for row in rows] == [
+        "0.05 minus 0.5",
+        "0.75 minus 0.05",
+        "0.75 minus 0.5",
+        *(f"{rate} minus untrained weights" for rate in ("0.05", "0.5", "0.75")),
+    ]
+    rows = list(csv.DictReader(io.StringIO((swept / "results.csv").read_text())))
+    places = dict.fromkeys((row["run"], row["rate"]) for row in rows)
+    runs = ["pretrain", "probe", "untrained"]
+    assert [*places] == [(run, rate) for run in runs for rate in ("0.05", "0.5", "0.75")]
+
+
+def test_chosen_values_follow_the_axis(reported):
+    rates = {rate: {**settings, "tune": settings["pretrain"]} for rate, settings in RATES.items()}
+    tune = SWEPT["runs"]["pretrain"] | {"seeds": [9], "try": {"optim.lr": [0.01, 0.03, 0.1]}}
+    best = {"of": "tune", "by": "loss"}
+    content = changed(SWEPT, axes__rate=rates, runs__tune=tune, runs__pretrain__best=best)
+    _, *rows = after(reported(content, by_rate), "Chosen:", "run")
+    assert [row[:3] for row in rows] == [
+        ["pretrain", rate, "optim.lr=0.01"] for rate in ("0.05", "0.5", "0.75")
+    ]
 
 
 def test_tables_tex_has_one_table_of_the_measures_of_the_test(swept):
@@ -362,6 +385,32 @@ def test_tables_tex_has_one_table_of_the_measures_of_the_test(swept):
         r"\end{tabular}",
         r"\end{table}",
     ]
+
+
+def has_latex():
+    if not shutil.which("pdflatex"):
+        return False
+    return subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(
+    not has_latex(),
+    reason="pdflatex with the package booktabs is not installed",
+)
+def test_tables_tex_compiles(swept, tmp_path):
+    """Without warnings, and with every character that means something in LaTeX."""
+    title = "<a> | $b$ & \\q ~ 5% #1? {x} ^y \u00e9"
+    evil = study(tmp_path / "s", changed(TUNED, title=title), counted())
+    for folder in (shutil.copytree(swept, tmp_path / "swept"), evil):
+        report.write(folder, with_all_tables=True)
+        (folder / "paper.tex").write_text(
+            "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
+            "\\input{tables.tex}\\end{document}\n"
+        )
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        assert "LaTeX Warning: Label" not in done.stdout and (folder / "paper.pdf").exists()
 
 
 def test_seeds_of_one_pre_training_have_no_interval(tmp_path):
