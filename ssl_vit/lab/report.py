@@ -560,7 +560,7 @@ def latex(report: Report, with_all_tables: bool) -> str:
     begin = "\\begin{table}\n"
     tables = []
     shown = report.tables if with_all_tables else {}
-    if report.verdict.measure is not None:
+    if report.verdict.measure is not None and len(report.verdict.rows):
         means = means_with_intervals(report.results, report.verdict, report.verdict.measure)
         shown = {"means": means, **shown}
     notes = ["This table needs \\usepackage{booktabs}"]

@@ -240,7 +240,7 @@ def _summary(
         row |= {"exaFLOP": cell["exaflop"].mean()}
         records.append(row | {"paper": results.plan.report.get("paper", {}).get(name)})
     frame = pd.DataFrame(records)
-    if baseline is not None:
+    if "pairs" in frame:
         frame["pairs"] = frame["pairs"].astype("Int64")
         if not (frame["pairs"] != frame["n"]).any():
             del frame["pairs"]

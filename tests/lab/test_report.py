@@ -426,6 +426,15 @@ def test_seeds_of_one_pre_training_have_no_interval(tmp_path):
     assert r"\pm" not in latex
 
 
+@pytest.mark.parametrize("baseline", [{}, {"report__baseline": "mpp"}])
+def test_without_a_finite_value_there_is_no_table_for_papers(tmp_path, baseline):
+    content = changed(FROZEN, report__measures=["knn"], **baseline)
+    values = {"knn": (float("inf"), "test"), "linear": (0.5, "test")}
+    folder = study(tmp_path / "s", content, lambda task: values if task.run == "probe" else {})
+    assert "that are not finite are left out" in markdown(folder)
+    assert (folder / "tables.tex").read_text() == ""
+
+
 def test_tables_all_adds_the_other_tables_of_the_report(swept, tmp_path):
     folder = shutil.copytree(swept, tmp_path / "s")
     assert (folder / "tables.tex").read_text().count(r"\begin{table}") == 1
