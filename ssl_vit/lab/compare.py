@@ -391,15 +391,22 @@ def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
 
     A single name gives None too, because one number makes no axis along which values could change.
     """
-    numbers = {}
-    for name in names:
-        try:
-            number = float(name.removesuffix("%"))
-        except ValueError:
-            return None
-        numbers[name] = number / 100 if name.endswith("%") else number
+    try:
+        numbers = {name: parse_number(name) for name in names}
+    except ValueError:
+        return None
     are_positive = all(0 < number < math.inf for number in numbers.values())
     return numbers if are_positive and len(names) > 1 else None
+
+
+def parse_number(name: str) -> float:
+    """Return the number that a name such as "400" or "1%" stands for.
+
+    Raises:
+        ValueError: The name is not a number.
+    """
+    number = float(name.removesuffix("%"))
+    return number / 100 if name.endswith("%") else number
 
 
 def compare_along(

@@ -87,7 +87,7 @@ def write(options: ReportOptions) -> "RunPage | Report":
         if (folder / record.FILE).exists():  # only a study has the file study.json
             from . import report  # imports pandas, which is slow and only needed here
 
-            return report.write(folder)
+            return report.write(folder, options.tables == "all")
         if is_run(folder):
             return RunPage(folder / PAGE, _write_run(folder))
     except OSError as error:
