@@ -164,7 +164,7 @@ def page(report: Report) -> list[Section]:
 
     The page opens with the report's conclusions (`report.sentences`), the table of compared values
     and a figure of these values. The table of differences follows, then limits, further tables,
-    cost and notes. Empty sections are left out.
+    cost and notes, which are folded. Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     training_on_test = list(_describe_training_on_test(results, verdict))
@@ -197,9 +197,9 @@ def page(report: Report) -> list[Section]:
         Section("", opening),
         Section("Differences", differences),
         Section("Limits", [Listing(limits)] if limits else []),
-        Section("Exploratory", exploratory),
-        Section("Cost and machines", [*cost, Text(span), Listing(machines)]),
-        Section("Notes", [Listing([*notes])] if notes else []),
+        Section("Exploratory", exploratory, is_folded=True),
+        Section("Cost and machines", [*cost, Text(span), Listing(machines)], is_folded=True),
+        Section("Notes", [Listing([*notes])] if notes else [], is_folded=True),
     ]
     return [section for section in sections if section.blocks]
 

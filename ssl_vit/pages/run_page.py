@@ -16,6 +16,7 @@ from ..formatting import (
     shell_command,
     text_line,
     tool_command,
+    typed_command,
 )
 from ..metrics import use_plugin_rows
 from ..recipe import export_files
@@ -85,8 +86,8 @@ def build(record: RunRecord) -> list[Section]:
     """Return the sections of the page without empty sections."""
     with use_plugin_rows(record.environment.plugin_rows):
         sections = [
-            Section(title, list(of_record(record)), title in FOLDED)
-            for title, of_record in SECTIONS
+            Section(title, list(of_record(record)), is_folded)
+            for title, of_record, is_folded in SECTIONS
         ]
     return [section for section in sections if section.blocks]
 
@@ -161,10 +162,17 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
         compared = scratch_table(record.folder, recipe, record.result)
     if compared:
         yield compared
+    for seen_images in record.seen:  # measured images that a run was trained on
+        sentence = f"{seen_text.describe_seen(seen_images)}."
+        if seen_images.run != record.name:
+            sentence = f"About the initial weights: {sentence}"
+        yield Text(sentence)
     # the table of an unfinished run already has the values that `describe_result` would repeat
     verdict = "" if record.result is None and tables else describe_result(record)
     if verdict:
         yield Text(verdict)
+    elif record.result is None and not tables:
+        yield Text("No images have been measured yet.")
     step = _next_step(record, has_scratch=compared is not None)
     if step:
         yield Text(f"Next, {step.what}:")
@@ -174,11 +182,6 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
     group = recipe.data.group if recipe else None
     for caution in few_images(record.measured_on, choices, remedy, group):
         yield Text(f"{caution[0].upper()}{caution[1:]}.", warning=True)
-    for seen_images in record.seen:  # measured images that a run was trained on
-        sentence = f"{seen_text.describe_seen(seen_images)}."
-        if seen_images.run != record.name:
-            sentence = f"About the initial weights: {sentence}"
-        yield Text(sentence)
     differences = metric_tables.differences_table(readings)
     if differences.rows:
         yield Fold("Differences from the other baselines", [differences])
@@ -191,8 +194,8 @@ def curve_blocks(record: RunRecord) -> Iterator[Block]:
     yield from curves.charts(record.rows.curves)
     constant_rows = curves.constant_rows(record.rows.curves)
     if constant_rows:
-        yield Text("Metrics that were measured once or never changed:")
-        yield Table(["measure", "value", "steps"], constant_rows)
+        table = Table(["measure", "value", "steps"], constant_rows)
+        yield Fold("Metrics that were measured once or never changed", [table])
     num_rows = len(record.rows.steps)
     if num_rows > curves.DRAWN:
         yield Text(
@@ -341,15 +344,18 @@ def loading_blocks(record: RunRecord) -> Iterator[Block]:
 def _next_step(record: RunRecord, has_scratch: bool) -> NextCommand | None:
     """Return the command that continues an unfinished run, or the next step of a finished run.
 
-    There is none in a study, whose report names the next step. There is none either without a
-    readable recipe, or if the folder was renamed so that `name=` would refuse its name.
+    The next step of a task of a study is the study's report. Return None without a readable recipe,
+    and if the folder was renamed so that `name=` would refuse its name.
 
     Args:
         record: Content of the run's folder.
         has_scratch: Whether there is a comparable run from scratch.
     """
     folder, recipe = record.folder.absolute(), record.recipe
-    if recipe is None or not is_name(folder.name) or is_task(folder):
+    if is_task(folder):
+        command = typed_command("report", str(folder.parent))
+        return NextCommand("read the report of the study", command)
+    if recipe is None or not is_name(folder.name):
         return None
     if record.result is not None:
         return main_step(folder, recipe, record.result.not_compared, has_scratch)
@@ -368,24 +374,26 @@ def further_command_blocks(record: RunRecord) -> Iterator[Block]:
         return
     if not (folder / "export").exists():
         return
+    shown = _next_step(record, has_scratch=False)
     # `not_compared` says why the features were not compared with untrained weights. Unless the
     # reason is that labels are missing, the images have labels
     for step in next_steps(folder, folder.parent, recipe, has_labels(result.not_compared)):
+        if shown and step.command == shown.command:
+            continue
         yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
         yield Commands([step.command])
 
 
-# Sections of the page in order. The first section has no title. What a reader needs in the first
-# minute is open, and the sections in FOLDED are folded
+# Sections of the page in order, and whether they are folded. The first section has no title. What a
+# reader needs in the first minute is open
 SECTIONS = (
-    ("", summary_blocks),
-    ("Results", result_blocks),
-    ("Curves", curve_blocks),
-    ("Figures", figures),
-    ("Warnings", warning_blocks),
-    ("Recipe", recipe_blocks),
-    ("How the run was made", provenance_blocks),
-    ("Load the encoder", loading_blocks),
-    ("Further commands", further_command_blocks),
+    ("", summary_blocks, False),
+    ("Results", result_blocks, False),
+    ("Curves", curve_blocks, False),
+    ("Figures", figures, False),
+    ("Warnings", warning_blocks, False),
+    ("Recipe", recipe_blocks, True),
+    ("How the run was made", provenance_blocks, True),
+    ("Load the encoder", loading_blocks, True),
+    ("Further commands", further_command_blocks, True),
 )
-FOLDED = {title for title, _ in SECTIONS[4:]}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..metrics import FRESH, PIXELS, PROBED, TESTED, measure_rank, metric_label
-from .metric_tables import LOST, OPEN, MetricReading, is_no_better
+from .metric_tables import LOST, OPEN, MetricReading, difference_text, is_no_better
 
 NO_VERDICT = "It is not known how good this encoder is, because {reason}."
 WORSE = "The features of this encoder are worse than those of untrained weights ({measure})."
@@ -75,12 +75,22 @@ def verdict(
     top1 = TESTED[0]  # name of the classifier's top-1 accuracy
     for reading in readings:
         if reading.name == top1 and is_no_better(reading):
-            return CLASSIFIER_AS_COMMONEST.format(measure=reading.row.words)
+            return CLASSIFIER_AS_COMMONEST.format(measure=_with_difference(reading))
     if fine_tunes and readings and not in_study:
         return FINE_TUNED
     if not_compared:
         return NO_VERDICT.format(reason=NOT_COMPARED.format(reason=not_compared))
     return ""
+
+
+def _with_difference(reading: MetricReading) -> str:
+    """Return the name of a metric and, if measured, its difference from the commonest class.
+
+    The tables do not show this difference, and its interval decides: "k-NN, +7.3 (-0.9 to +15.4)".
+    """
+    measured = [baseline for baseline in reading.comparisons if baseline.is_commonest_class]
+    texts = [difference_text(reading, baseline) for baseline in measured if baseline.difference]
+    return ", ".join([reading.row.words, *texts])
 
 
 def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
@@ -134,7 +144,7 @@ def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -
     if untrained and untrained.better == LOST:
         return WORSE.format(measure=measure)
     if is_no_better(probe):
-        return FEATURES_AS_COMMONEST.format(measure=measure)
+        return FEATURES_AS_COMMONEST.format(measure=_with_difference(probe))
     if not untrained:
         return ""
     if untrained.better == OPEN:

@@ -1,4 +1,7 @@
-"""Describe a run in sentences: what it is, how far it is, its result. No torch."""
+"""Describe a run in sentences: what it is, how far it is, its result.
+
+This module does not import torch.
+"""
 
 import math
 from datetime import UTC, datetime
@@ -141,12 +144,9 @@ def _describe_result(record: RunRecord) -> str:
         return f"{sentence} To beat: {baselines}." if baselines else sentence
     readings = metric_tables.read_metrics(metrics, record.measured_on)
     fine_tunes = record.recipe is not None and record.recipe.fine_tunes
-    sentence = run_verdict.verdict(
+    return run_verdict.verdict(
         readings, fine_tunes, record.result.not_compared, is_task(record.folder)
     )
-    if not sentence and metrics:
-        return f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
-    return sentence
 
 
 def table_lines(record: RunRecord) -> list[str]:

@@ -59,7 +59,10 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
     Returns:
         The table, or None without such a run from scratch.
     """
-    images = _images(folder)
+    try:
+        images = _images(folder)
+    except (OSError, ValueError):  # environment.json is missing or damaged
+        return None
     runs = [run for run in _nearby_runs(folder, recipe) if run.images == images]
     from_scratch = [
         run

@@ -83,7 +83,9 @@ def main_step(
         not_compared: Why features were not compared with untrained weights, if they were not.
         has_scratch: Whether a comparable run from scratch exists.
     """
-    objectives = recipe.declared.trained(recipe)  # several if the run trains a sum
+    # if the plugin is not loaded, `declared` has only the facts that its runs have recorded
+    declared = declaration.find_objective_or_stub(recipe.objective)
+    objectives = declared.trained(recipe)  # several if the run trains a sum
     learns_only_labels = all(objective.labels for objective in objectives)
     if recipe.trains and not recipe.fine_tunes and learns_only_labels:
         return None
@@ -96,7 +98,11 @@ def main_step(
         if command:
             return NextCommand("measure whether pre-training helps", command)
     if recipe.fine_tunes:
-        return None if has_scratch else NextCommand("train from scratch", from_scratch(folder))
+        return (
+            None
+            if has_scratch
+            else NextCommand("train from scratch for comparison", from_scratch(folder))
+        )
     if not_compared:
         command = evaluation(folder, folder.parent, recipe, labelled)
         return NextCommand("measure the features on images with labels", command)
@@ -159,7 +165,11 @@ def from_scratch(folder: Path) -> str:
     """Return the command that fine-tunes untrained weights with the options of a run."""
     recipe = folder / "recipe.yaml"
     return typed_command(
-        "finetune", f"recipe={recipe}", f"name={folder.name}-scratch", "init=scratch"
+        "finetune",
+        f"recipe={recipe}",
+        f"name={folder.name}-scratch",
+        "init=scratch",
+        f"out={folder.parent}",
     )
 
 
@@ -244,7 +254,7 @@ def _find_pretraining(recipe: Recipe) -> Recipe | None:
     """Return the recipe of the pre-training that an encoder comes from.
 
     This is the recipe itself, or the recipe of the latest pre-training among the runs that made the
-    initial weights. Return None if no such run exists, or if a run before is missing.
+    initial weights. Return None if no such run exists, or if an earlier run is missing.
     """
     if recipe.trains and not recipe.fine_tunes:
         return recipe

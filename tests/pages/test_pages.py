@@ -441,7 +441,7 @@ def test_a_run_of_very_many_rows_is_read_once_and_thinned(tmp_path, monkeypatch)
     [
         ([], "expected a single FOLDER"),
         (["a", "b"], "a b: expected a single FOLDER"),
-        (["--nothing", "a"], "--nothing: unknown option, choices: folder, --json"),
+        (["--nothing", "a"], "--nothing: unknown option, choices: folder, tables, --json"),
         (["missing"], "no such folder"),
         (["{}"], "neither a run nor a study"),
     ],

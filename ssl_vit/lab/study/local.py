@@ -299,10 +299,10 @@ def _opening(job: StudyJob, parallel: int | None) -> str:
     # only optional groups have a kind
     optional = sum(len(group.tasks) for group in job.order if group.kind)
     limit = "" if parallel is None else f", at most {parallel} at once"
-    text = f"tasks       {len(job.tasks) - optional}, {len(job.finished)} finished{limit}"
+    required = f"{len(job.tasks) - optional}"
     if optional:
-        text += f". {optional} more tasks run only if there is time within hours="
-    return text
+        required = f"{required} in any case and {optional} more if there is time within hours="
+    return f"tasks       {required}, {len(job.finished)} finished{limit}"
 
 
 def _say(what: str, text: str) -> None:
@@ -544,11 +544,10 @@ class _Processes:
                 )
             if decision is None:
                 return False
-            tasks = next(group.tasks for group in self.hours.order if group.name == decision.group)
             _say(
                 "hours",
-                f"{decision.group} starts with {len(tasks)} more tasks: the study is expected to"
-                f" end after {decision.expected:.2f} of {limit:g} hours",
+                f"{decision.group} starts in addition: the study is expected to end after"
+                f" {decision.expected:.2f} of {limit:g} hours",
             )
             return True
 

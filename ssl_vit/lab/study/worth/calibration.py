@@ -39,11 +39,8 @@ EVALUATIONS = 5  # evaluations of a run on held-out images: four during training
 FINISH, PROBES = 3.4, 10.0
 PROBED = 2000  # labelled training images whose k-NN features are computed after pre-training
 TUNE_RELEASED = f"tune {RELEASED}"
-TRAINED = (
-    "pretrain",
-    "supervised",
-    "tune",
-)  # kinds of runs that are timed, in addition to TUNE_RELEASED
+# kinds of runs that are timed, in addition to TUNE_RELEASED
+TRAINED = ("pretrain", "supervised", "tune")
 WIDEST = 8  # most tasks at once: with more cores, several threads per task may be faster
 
 

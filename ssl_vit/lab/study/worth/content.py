@@ -317,18 +317,19 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
 
 def describe_runs(setup: StudySetup) -> str:
     """Return what each kind of run does, by the first part of a run's name."""
-    supervised = "" if setup.init else ", supervised is training with labels for the arm scratch"
+    supervised = "" if setup.init else " supervised: training with labels, as a start for scratch."
     return (
-        f"pretrain is pre-training with {setup.objective}{supervised}, tune is fine-tuning to"
-        " choose settings, final is fine-tuning with the chosen settings and the test, and frozen"
-        " tests an encoder without fine-tuning."
+        f"pretrain: pre-training with {setup.objective}.{supervised} tune: tries that choose"
+        " settings. final: training with the chosen settings, measured on the test images. frozen:"
+        " the encoder without fine-tuning, measured on the test images. The endings _low and _high"
+        " mean other learning rates, _fewer means fewer labels."
     )
 
 
 def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
     """Yield sentences on the runs, on how settings were chosen, and on what is not shown."""
     (objective, baseline), images = setup.arms, setup.images
-    yield f"The names of runs: {describe_runs(setup)}"
+    yield f"Names of runs: {describe_runs(setup)}"
     yield (
         f"Each of {setup.arms_text} has {size.tries} tries of fine-tuning with seed"
         f" {TUNING_SEED}, which no result uses. {min(VALIDATED, images.validation):,} validation"

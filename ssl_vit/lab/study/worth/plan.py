@@ -304,8 +304,10 @@ def power_lines(test: int) -> Iterator[str]:
     yield (
         "detectable  The smallest true difference that the study finds with a probability of 80%,"
         f" in points,\n            if exactly one of the two arms is right on"
-        f" {format_share(SHARE_ONE_RIGHT)} of the {test:,} test images. The sd is the\n"
-        "            standard deviation of the difference over seeds:"
+        f" {format_share(SHARE_ONE_RIGHT)} of the {test:,} test images, on the same images in every"
+        " seed. It also depends\n"
+        "            on the standard deviation (sd) of the difference over seeds, which is not yet"
+        " known:"
     )
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
     rows = []
