@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..formatting import text_line
+from ..formatting import visible_text
 from ..pages import run_page, run_wording
 from ..pages.run_page import PAGE
 from ..pages.run_record import RunRecord, is_run
@@ -50,7 +50,7 @@ class RunPage:
             run_wording.describe_result(self.run),
         ]
         # keep control characters in names away from the terminal
-        yield from map(text_line, filter(None, lines))
+        yield from map(visible_text, filter(None, lines))
         yield f"report      {self.page}"
 
     def __repr__(self) -> str:

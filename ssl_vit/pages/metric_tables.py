@@ -299,7 +299,7 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
             baseline = baselines.get(column)
             row.append(reading.row.text(baseline.value, page) if baseline else "")
             if column in WITH_DIFFERENCE:
-                row.append(difference_text(reading, baseline, page) if baseline else "")
+                row.append(_difference_text(reading, baseline, page) if baseline else "")
         rows.append(row)
     return Table(head, rows)
 
@@ -368,9 +368,7 @@ def value_text(reading: MetricReading, page: bool = False) -> str:
     return f"{value} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def difference_text(
-    reading: MetricReading, baseline: BaselineComparison, page: bool = False
-) -> str:
+def _difference_text(reading: MetricReading, baseline: BaselineComparison, page: bool) -> str:
     """Return a metric minus a baseline, such as "+35.5 (+30.2 to +40.8)", in percentage points.
 
     The interval is that of the paired difference, which is measured for accuracies and mIoU.
@@ -401,7 +399,7 @@ def differences_table(readings: Sequence[MetricReading]) -> Table:
     for reading in readings:
         for baseline in reading.comparisons:
             if baseline.difference and baseline.substitute not in WITH_DIFFERENCE:
-                difference = difference_text(reading, baseline, page=True)
+                difference = _difference_text(reading, baseline, page=True)
                 # Compared with itself, the metric gets no note on the number of images
                 rows.append([measure_text(reading, reading), baseline.label, difference])
     return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
@@ -423,7 +421,7 @@ def value_with_fresh(reading: MetricReading) -> str:
     for baseline in reading.comparisons:
         if baseline.substitute == FRESH:  # untrained weights
             value = reading.row.text(baseline.value)
-            difference = difference_text(reading, baseline, page=False)
+            difference = _difference_text(reading, baseline, page=False)
             parts.append(f"{COLUMNS[FRESH]} {value}: {difference}")
     return ", ".join(parts)
 

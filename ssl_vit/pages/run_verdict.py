@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..metrics import FRESH, PIXELS, PROBED, TESTED, measure_rank, metric_label
-from .metric_tables import LOST, OPEN, MetricReading, difference_text, is_no_better
+from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
 NO_VERDICT = "It is not known how good this encoder is, because {reason}."
 WORSE = "The features of this encoder are worse than those of untrained weights ({measure})."
@@ -86,11 +86,15 @@ def verdict(
 def _with_difference(reading: MetricReading) -> str:
     """Return the name of a metric and, if measured, its difference from the commonest class.
 
-    The tables do not show this difference, and its interval decides: "k-NN, +7.3 (-0.9 to +15.4)".
+    The tables do not show this difference, and the interval of the difference decides. An example
+    is "k-NN: difference -2.2 points, 95% CI -5.9 to +1.5".
     """
-    measured = [baseline for baseline in reading.comparisons if baseline.is_commonest_class]
-    texts = [difference_text(reading, baseline) for baseline in measured if baseline.difference]
-    return ", ".join([reading.row.words, *texts])
+    for baseline in reading.comparisons:
+        if baseline.is_commonest_class and baseline.difference:
+            mean, low, high = (100 * value for value in baseline.difference.content().values())
+            points = f"{mean:+.1f} points, 95% CI {low:+.1f} to {high:+.1f}"
+            return f"{reading.row.words}: difference {points}"
+    return reading.row.words
 
 
 def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
