@@ -244,12 +244,32 @@ def resampled_difference(
     return Interval(float(low), float(high))
 
 
-def image_error(difference_SM: np.ndarray, content_M: np.ndarray | None = None) -> float:
-    """Return the standard error of a mean over seeds and images that more seeds do not reduce.
+class ImageErrors(NamedTuple):
+    """Standard errors that the drawing of the images gives to a mean over seeds and images.
 
-    This part of the error comes from the drawing of the images. Two seeds share it, so it is
-    estimated by the covariance of two seeds over the images, averaged over all pairs of seeds. The
-    variance of a single seed over the images would also contain what differs between seeds.
+    Attributes:
+        shared: Part that all seeds share, so that more seeds do not reduce it.
+        single: Error of a single seed, which is the shared part and what differs between seeds.
+    """
+
+    shared: float
+    single: float
+
+    def with_seeds(self, n: int) -> float:
+        """Return the standard error of a mean over n seeds, as `resampled_interval` counts it.
+
+        More seeds reduce the part that differs between seeds. The bootstrap counts this part twice:
+        when it draws images, and when it draws seeds and images together (Owen, 2007).
+        """
+        differing = max(0.0, self.single**2 - self.shared**2)
+        return math.sqrt(self.shared**2 + 2 * differing / n)
+
+
+def image_errors(difference_SM: np.ndarray, content_M: np.ndarray | None = None) -> ImageErrors:
+    """Estimate how much the drawing of the images adds to the error of a mean.
+
+    Two seeds share a part of the variance over images. It is estimated by the covariance of two
+    seeds over the images, averaged over all pairs of seeds.
 
     Args:
         difference_SM: Values of each seed at each image, for example the paired difference of two
@@ -260,8 +280,9 @@ def image_error(difference_SM: np.ndarray, content_M: np.ndarray | None = None) 
     sum_CS, copies_C = sum_copies(difference_SM.T, content_M)
     deviation_CS = sum_CS - copies_C[:, None] * difference_SM.mean(1)
     product_SS = deviation_CS.T @ deviation_CS
+    single = np.trace(product_SS) / seeds
     shared = (product_SS.sum() - np.trace(product_SS)) / (seeds * (seeds - 1))
-    return math.sqrt(max(0.0, float(shared))) / images
+    return ImageErrors(*(math.sqrt(max(0.0, float(each))) / images for each in (shared, single)))
 
 
 def resampled_interval(

@@ -257,16 +257,20 @@ def _more_seeds(difference: Difference, images: int, family: int) -> str:
     if difference.n >= MOST_SEEDS or not difference.sd:
         return "More test images or longer training could show a difference."
     by_seeds = stats.t_half_width(MOST_SEEDS, family) * difference.sd
-    normal_quantile = NormalDist().inv_cdf(1 - 0.05 / family / 2)
-    by_images = normal_quantile * (difference.image_error or 0.0)
+    by_images = at_least = 0.0
+    if difference.image_errors:
+        # in points, at the level of the intervals
+        factor = 100 * NormalDist().inv_cdf(1 - 0.05 / family / 2)
+        by_images = factor * difference.image_errors.with_seeds(MOST_SEEDS)
+        at_least = factor * difference.image_errors.shared
     half_width = math.hypot(by_images, by_seeds)
     sentences = [
         f"With {MOST_SEEDS} seeds the interval would reach about {half_width:.1f} points to each"
         " side."
     ]
-    if by_images:
+    if at_least:
         sentences.append(
-            f"With any number of seeds it would reach at least {by_images:.1f} points, because of"
+            f"With any number of seeds it would reach at least {at_least:.1f} points, because of"
             f" the {images:,} test images."
         )
     size = abs(difference.mean)
@@ -275,7 +279,7 @@ def _more_seeds(difference: Difference, images: int, family: int) -> str:
             f"The measured difference is only {size:.1f} points, so {MOST_SEEDS} seeds would"
             " probably not decide."
         )
-        if by_images and by_seeds < size:
+        if at_least and by_seeds < size:
             # the part due to the images shrinks with the root of their number
             needed = images * by_images**2 / (size**2 - by_seeds**2)
             sentences.append(

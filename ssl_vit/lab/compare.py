@@ -122,8 +122,8 @@ class Difference(NamedTuple):
         mean: Mean of the seeds' differences.
         sd: Standard deviation of the seeds' differences, or None for one seed.
         interval: Interval of the mean at the level of the family, or None for one seed.
-        image_error: Standard error of the mean that is due to the drawing of the test images and
-            that more seeds do not reduce. None if the predictions of the runs are not stored.
+        image_errors: Standard errors that are due to the drawing of the test images, as shares
+            from 0 to 1. None if the predictions of the runs are not stored.
     """
 
     comparison: Comparison
@@ -131,7 +131,7 @@ class Difference(NamedTuple):
     mean: float
     sd: float | None
     interval: Interval | None
-    image_error: float | None = None
+    image_errors: stats.ImageErrors | None = None
 
     @property
     def over_images(self) -> bool:
@@ -139,7 +139,7 @@ class Difference(NamedTuple):
 
         Such an interval is never narrower than the interval over seeds.
         """
-        return self.image_error is not None
+        return self.image_errors is not None
 
     @property
     def claimed(self) -> bool:
@@ -295,8 +295,8 @@ def measure_difference(
     low, high = (scale * bound for bound in resampled)
     # seeds without predictions enter only the interval over seeds
     interval = Interval(min(low, summary.interval.low), max(high, summary.interval.high))
-    image_error = scale * stats.image_error(differences_SM, content_M)
-    return Difference(comparison, *summary[:3], interval, image_error)
+    image_errors = stats.image_errors(differences_SM, content_M)
+    return Difference(comparison, *summary[:3], interval, image_errors)
 
 
 def group_by_origin(origins: Iterable[str]) -> list[list[int]]:

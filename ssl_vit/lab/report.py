@@ -259,11 +259,13 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
         levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     caption = f"{title}: each point is a seed, each diamond a mean."
     # the sets of images on another axis have an accuracy each
-    constant = measure.scale * _accuracies_of_commonest_class(results, verdict, measure).min()
+    constants = measure.scale * _accuracies_of_commonest_class(results, verdict, measure)
+    constant = constants.min()
     start = None
     if constant < min([*rows["value"], *levels.values()]):
         start = constant
-        caption += f" The axis starts at {start:.1f}%, the accuracy of the commonest class."
+        lowest = "lowest " if constants.nunique() > 1 else ""
+        caption += f" The axis starts at {start:.1f}%, the {lowest}accuracy of the commonest class."
     svg = draw(rows, axis, verdict.rule.other_axes, title, levels, start)
     return blocks.Figure("figures/study.svg", caption, svg)
 

@@ -158,8 +158,12 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     names = dict.fromkeys(filter(is_model_metric, [measure.name, *tested["metric"]]))
     compared = (name for name in names if name == measure.name or find_metric(name).is_compared)
     shown = [build_measure(name, measure.split) for name in compared]
+    headings: dict[str, str] = {}
+    for other in shown:  # two metrics may have the same label
+        is_taken = other.heading in headings.values()
+        headings[other.name] = f"{other.heading} ({other.name})" if is_taken else other.heading
     rows = pd.concat(
-        part.assign(heading=other.heading, value=other.scale * part["value"])
+        part.assign(heading=headings[other.name], value=other.scale * part["value"])
         for other in shown
         for part in (tested[tested["metric"] == other.name], untrained(results, verdict, other))
     )
@@ -167,15 +171,16 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     num_seeds = []
     ordered = _follow_axes(rows, results, axes)
     for (*key, heading), cell in ordered.groupby([*axes, "heading"], sort=False):
-        # seeds that continue from the same run are not independent: their mean is one value
+        # seeds that continue from the same run are not independent: for the interval, their mean is
+        # one value
         groups = group_by_origin(cell["origin"])
         values = stats.summarize([cell["value"].iloc[group].mean() for group in groups])
         num_seeds.append(values.n)
         half_width = values.interval.high - values.mean if values.interval else None
         row = records.setdefault(tuple(key), dict(zip(axes, key, strict=True)))
-        row |= {heading: values.mean, f"{heading} sd": half_width}
+        row |= {heading: cell["value"].mean(), f"{heading} sd": half_width}
     images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
-    if rows["fingerprint"].nunique() == 1:
+    if rows["fingerprint"].nunique() == 1 and rows["fingerprint"].iloc[0]:
         task = results.plan.by_name[tested["folder"].iloc[0]]
         images += f" of {task.values['data.name']}"
     labels = ", ".join(other.label for other in shown)
@@ -184,7 +189,7 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
         caption += ", ± half the width of the 95% confidence interval (Student's t over seeds)"
     if sum(num_seeds) < len(rows):
         caption += ". Seeds that continue from the same pre-training count as one seed"
-    scales = {f"{other.heading}{end}": other.scale for other in shown for end in ("", " sd")}
+    scales = {f"{headings[other.name]}{end}": other.scale for other in shown for end in ("", " sd")}
     losses = frozenset(column for column, scale in scales.items() if scale == 1)
     frame = pd.DataFrame([*records.values()], columns=[*axes, *scales])
     return ReportTable(frame, f"{caption}.", losses=losses)

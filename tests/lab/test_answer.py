@@ -120,9 +120,10 @@ def parts_of_eight_seeds(found: report.Report, sd: float) -> tuple[float, float]
         for seed in range(3)
     ]
     pairs = itertools.combinations(differences, 2)
-    shared = np.mean([np.cov(first, second, ddof=0)[0, 1] for first, second in pairs])
+    shared = max(0.0, np.mean([np.cov(*pair, ddof=0)[0, 1] for pair in pairs]))
+    differing = np.mean([np.var(difference) for difference in differences]) - shared
     # quantiles at 1 - 0.0125 of Student's t with 7 degrees of freedom and of the normal distribution
-    return 2.8412 * sd / 8**0.5, 2.2414 * (max(0.0, shared) / 400) ** 0.5
+    return 2.8412 * sd / 8**0.5, 2.2414 * ((shared + 2 * differing / 8) / 400) ** 0.5
 
 
 def test_an_undecided_study_names_what_more_seeds_would_show(tmp_path: Path) -> None:
