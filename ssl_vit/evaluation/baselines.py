@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.pixel_values import normalisation
-from ..metrics import COMMONEST, FRESH, PIXELS, START, measure_rank
+from ..measurements import SUBSTITUTES, MetricKey, flat_name
+from ..metrics import measure_rank
 from ..models.encoder import Backbone, build_backbone
 from ..models.weights import copy_weights
 from ..recipe.records.run import Copies, Difference, Draws, Measured
@@ -139,37 +140,37 @@ def metrics_with_baselines(
     right: Mapping[str, Right],
     split: str,
     copies: Copies | None,
-    prefix: str = "",
     paired: bool = True,
+    is_probe: bool = False,
 ) -> dict[str, Measured]:
     """Return the metrics of an encoder's probes, each followed by the metrics of the baselines.
 
     Args:
-        right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: bool (T, M)}}, empty if
-            nothing was probed. A baseline that lacks a measure has no metric for that measure.
+        right: {ENCODER or a key of SUBSTITUTES: {measure: bool (T, M)}}, empty if nothing was
+            probed. A baseline that lacks a measure has no metric for that measure.
         split: Split of the images.
         copies: How often the same image is among the images. None: all images are distinct.
-        prefix: Prefix of the metrics' names.
         paired: Whether to measure the difference between encoder and baseline on the same images.
             Set False if its interval would be wrong: because the best checkpoint was chosen by
             these images, because the encoder was trained on them, or because they form groups (for
             example, several images of one patient).
+        is_probe: Whether the probes ran during training.
 
     Returns:
-        {metric: entry of result.json}. Names of baselines, such as `fresh_`, are prefixes of
-        metrics: `fresh_probe_knn` is the baseline of `probe_knn`.
+        {flat name: entry of result.json}.
     """
     metrics: dict[str, Measured] = {}
     of_encoder = right.get(ENCODER, {})
-    for measure in sorted(of_encoder, key=measure_rank):  # in the order of tables
-        name = prefix + measure
-        metrics[name] = accuracy_entry(of_encoder[measure], split, copies)
-        for baseline in (FRESH, START, PIXELS, COMMONEST):
+    keys = [MetricKey(measure, is_probe=is_probe) for measure in of_encoder]
+    for key in sorted(keys, key=measure_rank):  # in the order of tables
+        measure = key.metric
+        metrics[flat_name(key)] = accuracy_entry(of_encoder[measure], split, copies)
+        for baseline in SUBSTITUTES:
             baseline_TM = right.get(baseline, {}).get(measure)
             if baseline_TM is None:
                 continue
             entry = accuracy_entry(baseline_TM, split, copies)
             if paired:
                 entry.difference = accuracy_difference(of_encoder[measure], baseline_TM, copies)
-            metrics[baseline + name] = entry
+            metrics[flat_name(key._replace(subject=baseline))] = entry
     return metrics

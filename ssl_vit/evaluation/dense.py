@@ -19,7 +19,7 @@ from ..data.batching import Batch
 from ..data.contents import NO_HASHES, count_copies
 from ..data.source import Source
 from ..errors import UserError
-from ..metrics import FRESH
+from ..measurements import UNTRAINED, MetricKey, flat_name
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
 from ..recipe.records.run import Difference, Measured
@@ -145,19 +145,19 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
     """Return the segmentation metrics of an encoder and of the baselines, on the same images.
 
     Args:
-        counts: Counts of the encoder (ENCODER) and, if measured, of untrained weights (FRESH).
+        counts: Counts of the encoder (ENCODER) and, if measured, of untrained weights (UNTRAINED).
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Returns:
-        {metric: entry of result.json}. Names of the baselines' metrics begin with FRESH or
-        "majority_" (the commonest class).
+        {flat name: entry of result.json}. The baselines are untrained weights and the commonest
+        class, which is named "majority_" and the metric.
     """
-    encoder_counts, fresh = counts[ENCODER], counts.get(FRESH)
-    totals = {"": encoder_counts.total_G3C, "majority_": encoder_counts.commonest_3C[None]}
+    encoder_counts, fresh = counts[ENCODER], counts.get(UNTRAINED)
+    totals = {ENCODER: encoder_counts.total_G3C, "majority_{}": encoder_counts.commonest_3C[None]}
     if fresh is not None:
-        totals[FRESH] = fresh.total_G3C
+        totals[UNTRAINED] = fresh.total_G3C
     # G is 1: these counts are of the chosen learning rate alone, or of the commonest class
-    values = {prefix: scores(total_G3C) for prefix, total_G3C in totals.items()}
+    values = {subject: scores(total_G3C) for subject, total_G3C in totals.items()}
     # `count_copies` also counts the images whose copies have different labels. The labels here are
     # masks, which are not compared. Therefore all images get the same label, 0
     same_label_M = np.zeros_like(encoder_counts.content_M)
@@ -165,17 +165,19 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
     images = len(encoder_counts.image_M3C)
     metrics: dict[str, Measured] = {}
     for name in SCORES:
-        for prefix, scores_by_name in values.items():
+        for subject, scores_by_name in values.items():
             (value,) = scores_by_name[name].tolist()
             entry = Measured(value=value, split="test", n=images)
-            metrics[prefix + name] = entry.with_copies(copies)
+            key = MetricKey(name, subject.format(name))
+            metrics[flat_name(key)] = entry.with_copies(copies)
     distinct = copies.distinct if copies else images
     # With fewer distinct images, the interval of a difference would be too narrow
     if fresh is not None and paired and distinct >= FEWEST:
         for name in SCORES:
             low, high = score_interval(encoder_counts, fresh, name)
-            mean = metrics[name].value - metrics[FRESH + name].value
-            metrics[FRESH + name].difference = Difference(mean=mean, low=low, high=high)
+            untrained = metrics[flat_name(MetricKey(name, UNTRAINED))]
+            mean = metrics[name].value - untrained.value
+            untrained.difference = Difference(mean=mean, low=low, high=high)
     return metrics
 
 

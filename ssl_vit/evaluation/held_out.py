@@ -10,6 +10,7 @@ from ..data import loaders
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.source import Source
+from ..measurements import MetricKey, flat_name
 from ..objectives.base import Means, Metrics, Objective, Output, check_baselines, check_output
 from ..recipe.schema import Data
 from ..training.distributed import WatchedAccelerator
@@ -124,7 +125,7 @@ class HeldOutEvaluator:
             self.measure_baselines(objective)
         self.latest = measured | self.baselines
         for name, (value, _) in self.latest.items():
-            yield f"validation/{name}", value
+            yield flat_name(MetricKey(name, is_held_out=True)), value
 
     def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
         """Return the means of metrics over all processes' batches.

@@ -7,7 +7,8 @@ from pathlib import Path
 import jinja2
 
 from .. import formatting, hub_files
-from ..metrics import LOSS, SHARE, find_metric, is_model_metric, use_plugin_rows
+from ..measurements import LOSS, SHARE, find_metric, flat_name, read_flat_names, use_plugin_rows
+from ..metrics import is_model_metric
 from ..pages import figure_blocks, metric_tables, run_verdict
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
@@ -107,12 +108,12 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
             dataset_name=recipe.data.name,
             dataset_split=entry.split,
             # the Hub's type if there is one for the unit, else the name itself
-            metric_type=METRIC_TYPES.get(find_metric(name).unit, name),
-            metric_name=name,
+            metric_type=METRIC_TYPES.get(find_metric(key).unit, flat_name(key)),
+            metric_name=flat_name(key),
             metric_value=entry.value,
         )
-        for name, entry in metrics.items()
-        if is_model_metric(name) and math.isfinite(entry.value)
+        for key, entry in read_flat_names(metrics).items()
+        if is_model_metric(key) and math.isfinite(entry.value)
     ]
     start = recipe.init_source
     return ModelCardData(

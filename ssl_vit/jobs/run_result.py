@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..formatting import format_count, format_duration, format_held_out
-from ..metrics import use_plugin_rows
+from ..measurements import use_plugin_rows
 from ..pages import metric_tables, run_page, run_verdict
 from ..pages.run_record import read_run
 from ..recipe import recipe_files

@@ -17,7 +17,7 @@ from ..data.workers import Interrupted, InterruptibleLoader
 from ..evaluation.split_images import held_out_split
 from ..hub import background
 from ..inspection.base import predictions
-from ..metrics import Baseline
+from ..measurements import Baseline
 from ..objectives.base import Objective, describe_plugin_class
 from ..recipe.declaration import is_from_plugin
 from ..recipe.records.run import Result

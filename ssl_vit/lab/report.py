@@ -26,7 +26,14 @@ from ..formatting import (
     plain_table,
     text_line,
 )
-from ..metrics import COMMONEST, held_out_choices, rows_of_run, use_plugin_rows
+from ..measurements import (
+    COMMONEST,
+    flat_name,
+    read_flat_name,
+    rows_of_run,
+    use_plugin_rows,
+)
+from ..metrics import held_out_choices
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
@@ -124,7 +131,10 @@ def write(folder: Path) -> Report:
     results = load(folder)
     runs = results.finished.values()
     # a plugin may declare metrics: how they are displayed, and whether higher values are better
-    plugin_rows = [rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs]
+    plugin_rows = [
+        rows_of_run(run.environment.plugin_rows, map(read_flat_name, run.result.metrics))
+        for run in runs
+    ]
     with use_plugin_rows(*plugin_rows):
         return _write(folder, results)
 
@@ -388,7 +398,8 @@ def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:
     # The metric of the constant prediction is `majority_top1` for a fine-tuning and `commonest_knn`
     # for a probe of a frozen encoder, so a study has measured only one of the two. All runs have
     # the same test images, and the mean over the runs is their common value.
-    is_constant = table["metric"].isin([f"majority_{measure.name}", f"{COMMONEST}{measure.name}"])
+    commonest = flat_name(read_flat_name(measure.name)._replace(subject=COMMONEST))
+    is_constant = table["metric"].isin([f"majority_{measure.name}", commonest])
     is_tested = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
     constant = table[is_constant & is_tested]["value"].mean()  # NaN if not measured
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..errors import UserError
 from ..formatting import format_count
-from ..metrics import FRESH
+from ..measurements import UNTRAINED, flat_name, read_flat_name
 from ..pages import metric_tables
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
@@ -23,7 +23,7 @@ from ..runs import identity
 from ..runs.identity import STUDY_HINT
 from .compare import PredictionOutcomes
 from .study import hours, launch, record
-from .study.read import COLUMNS, UNTRAINED
+from .study.read import COLUMNS
 from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, weight_sources
 
@@ -232,8 +232,10 @@ def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[st
         "origin": "",
     }
     for name, entry in run.result.metrics.items():
-        run_columns = untrained_columns if name.startswith(FRESH) else {}
-        measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
+        key, run_columns = read_flat_name(name), {}
+        if key.subject == UNTRAINED:
+            key, run_columns = key.of_model, untrained_columns
+        measured = {"split": entry.split, "metric": flat_name(key), "value": entry.value}
         n = entry.n
         if n:  # all patches of an image count as one case, because they are alike
             n = metric_tables.independent_cases(n, entry.split, measured_on)

@@ -11,11 +11,18 @@ import pandas as pd
 from .. import stats
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, list_names, text_line
-from ..metrics import COMMONEST, PROBE_BASELINES, find_baseline, find_metric, metric_label
+from ..measurements import (
+    COMMONEST,
+    SUBSTITUTES,
+    UNTRAINED,
+    find_baseline,
+    find_metric,
+    read_flat_name,
+)
+from ..metrics import metric_label
 from .compare import Comparison, Difference, compare, compare_along, parse_numbers
 from .results import Results
 from .study import launch
-from .study.read import UNTRAINED
 from .verdict import FRESH, Measure, Verdict, decide_claims
 
 SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
@@ -347,17 +354,16 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
     for (*key, run_name, split, metric), cell in rows.groupby(columns, sort=False):
-        baseline = find_baseline(metric)
-        # a baseline has the unit of the metrics that it is compared with
-        shown = baseline.compared_with[0] if baseline and baseline.compared_with else metric
-        scale, unit = (100, ", %") if find_metric(shown).in_per_cent else (1, "")
+        measured_key = read_flat_name(metric)
+        baseline, described = find_baseline(measured_key), find_metric(measured_key)
+        scale, unit = (100, ", %") if described.in_per_cent else (1, "")
         head = baseline.called if baseline else ""
         if run_name == UNTRAINED:
             head = FRESH
-        if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
-            if metric.startswith(COMMONEST) or not find_metric(shown).is_compared:
+        if baseline is None or measured_key.subject in SUBSTITUTES:
+            if measured_key.subject == COMMONEST or not described.is_compared:
                 continue
-            head = f"{metric_label(shown)} of {head}" if head else metric_label(shown)
+            head = f"{metric_label(measured_key)} of {head}" if head else metric_label(measured_key)
         values = stats.summarize((scale * cell["value"]).tolist())
         split_text = "" if split == "test" else f" ({split})"
         measured.setdefault(head + split_text, []).append(cell)

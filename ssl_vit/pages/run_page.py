@@ -17,7 +17,7 @@ from ..formatting import (
     text_line,
     tool_command,
 )
-from ..metrics import use_plugin_rows
+from ..measurements import use_plugin_rows
 from ..recipe import export_files
 from ..recipe.names import is_name
 from ..recipe.schema import (

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UserError
-from ..metrics import HELD_OUT
+from ..measurements import MetricKey, flat_name, read_flat_names
 from ..recipe import parsing, recipe_files, records
 from ..recipe.keys import Values
 from ..recipe.records import Kind
@@ -92,7 +92,8 @@ class RunRecord:
     @cached_property
     def steps_of_bad_loss(self) -> list[int]:
         """Steps at which the training loss or the held-out loss is not finite."""
-        losses = (self.rows.curves.get(name) for name in ("loss", f"{HELD_OUT}loss"))
+        names = ("loss", flat_name(MetricKey("loss", is_held_out=True)))
+        losses = map(self.rows.curves.get, names)
         steps = [curve.steps[~np.isfinite(curve.values)] for curve in losses if curve]
         return [int(step) for step in np.unique(np.concatenate(steps))] if steps else []
 
@@ -127,9 +128,9 @@ class RunRecord:
         Without such a row, the result is (0, {}).
         """
         held_out = {
-            name.removeprefix(HELD_OUT): curve
-            for name, curve in self.rows.curves.items()
-            if name.startswith(HELD_OUT)
+            flat_name(key._replace(is_held_out=False)): curve
+            for key, curve in read_flat_names(self.rows.curves).items()
+            if key.is_held_out and not key.is_probe
         }
         last = max((int(curve.steps[-1]) for curve in held_out.values()), default=0)
         values = {

@@ -11,7 +11,8 @@ from ..formatting import (
     rounded_count,
     sharding_text,
 )
-from ..metrics import format_baselines, format_metrics, use_plugin_rows
+from ..measurements import read_flat_names, use_plugin_rows
+from ..metrics import format_baselines, format_metrics
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
@@ -142,8 +143,9 @@ def _describe_result(record: RunRecord) -> str:
                 return ""
             return f"The training loss is {loss.values[-1]:.3f}."
         images = format_held_out(record.measured_on)
-        sentence = f"On {images} at step {step:,}: {format_metrics(values)}."
-        baselines = format_baselines(values)
+        latest = read_flat_names(values)
+        sentence = f"On {images} at step {step:,}: {format_metrics(latest)}."
+        baselines = format_baselines(latest)
         return f"{sentence} To beat: {baselines}." if baselines else sentence
     readings = metric_tables.read_metrics(metrics, record.measured_on)
     fine_tunes = record.recipe is not None and record.recipe.fine_tunes
@@ -151,7 +153,8 @@ def _describe_result(record: RunRecord) -> str:
         readings, fine_tunes, record.result.not_compared, is_task(record.folder)
     )
     if not sentence and metrics:
-        return f"Measured: {format_metrics({name: metrics[name].value for name in metrics})}."
+        measured = read_flat_names({name: metrics[name].value for name in metrics})
+        return f"Measured: {format_metrics(measured)}."
     return sentence
 
 

@@ -16,18 +16,19 @@ from rich.table import Column
 
 from ..callbacks import Callback, Row
 from ..formatting import copies_text, format_duration, format_image_count
-from ..metrics import (
-    FRESH,
-    HELD_OUT,
-    PROBE,
+from ..measurements import (
+    UNTRAINED,
+    MetricKey,
     find_metric,
-    format_metrics,
-    is_model_metric,
-    main_metrics,
+    flat_name,
+    read_flat_name,
+    read_flat_names,
 )
+from ..metrics import format_metrics, is_model_metric, main_metrics
 from ..recipe.records.run import Measured
 from . import notebook
 
+LOSS_KEY = MetricKey("loss")
 LINE_INTERVAL = 5.0  # the least seconds between plain lines
 # in a long run, a sixtieth of the time so far, so that a day's log or notebook stays readable
 LINE_SHARE = 1 / 60
@@ -54,9 +55,9 @@ def _summary(row: Row) -> str:
     """
     parts = ["no labels seen"]
     if "loss" in row:
-        parts = [f"loss {find_metric('loss').text(row['loss'])}"]
-    metrics = [find_metric(name) for name in main_metrics() if name in row and name != "loss"]
-    for metric in metrics[:1]:
+        parts = [f"loss {find_metric(LOSS_KEY).text(row['loss'])}"]
+    names = [name for name in main_metrics() if name in row and name != "loss"]
+    for metric in map(find_metric, map(read_flat_name, names[:1])):
         parts.append(f"{metric.words} {metric.text(row[metric.name])}")
     parts.append(f"lr {row['lr']:.1e}")
     parts.append(f"{row['images_per_s']:,.0f} images/s")
@@ -101,29 +102,30 @@ class _Progress(Callback, ABC):
     def _evaluation_lines(self, row: Row) -> Iterator[str]:
         """Yield a line about a row's held-out metrics, and a line about each probe."""
         step = row["step"]
+        columns = read_flat_names(row)
         held_out_values = {
-            name.removeprefix(HELD_OUT): value
-            for name, value in row.items()
-            if name.startswith(HELD_OUT)
+            key._replace(is_held_out=False): value
+            for key, value in columns.items()
+            if key.is_held_out and not key.is_probe
         }
-        if "loss" in held_out_values:
+        if LOSS_KEY in held_out_values:
             n = "" if self.images is None else f" (n = {format_image_count(self.images)})"
             # `held_out_values` contains both the metrics and their baselines
             metrics = format_metrics(held_out_values, baselines=held_out_values)
             yield f"held out at step {step}: {metrics}{n}"
-        has_probes = any(name.startswith(PROBE) for name in row)
+        has_probes = any(key.is_probe for key in columns)
         probes = self.probed() if self.probed and has_probes else {}
-        for name, probe in probes.items():
-            if is_model_metric(name):
-                fresh = probes.get(f"{FRESH}{name}")
-                yield f"probe at step {step}: {_probe_text(name, probe, fresh)}"
+        for key, probe in read_flat_names(probes).items():
+            if is_model_metric(key):
+                fresh = probes.get(flat_name(key._replace(subject=UNTRAINED)))
+                yield f"probe at step {step}: {_probe_text(key, probe, fresh)}"
 
 
-def _probe_text(name: str, probe: Measured, fresh: Measured | None) -> str:
+def _probe_text(key: MetricKey, probe: Measured, fresh: Measured | None) -> str:
     """Describe a probe's accuracy: value, 95% interval, value of untrained weights, and images.
 
     Args:
-        name: Name of the metric, for example `knn`.
+        key: The metric.
         probe: The probe of the trained encoder.
         fresh: The same probe of untrained weights, or None if it was not measured.
     """
@@ -134,7 +136,7 @@ def _probe_text(name: str, probe: Measured, fresh: Measured | None) -> str:
     if fresh:
         baseline = f"; untrained weights {fresh.value:.1%}"
     n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
-    return f"{find_metric(name).words} {probe.value:.1%}{interval}{baseline} (n = {n})"
+    return f"{find_metric(key).words} {probe.value:.1%}{interval}{baseline} (n = {n})"
 
 
 @dataclass(eq=False, repr=False)

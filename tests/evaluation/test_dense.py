@@ -21,7 +21,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
 from ssl_vit.evaluation.features import ENCODER
-from ssl_vit.metrics import FRESH
+from ssl_vit.measurements import UNTRAINED
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.recipe.schema import Data, Probe
 
@@ -297,7 +297,7 @@ def test_a_difference_of_few_masks_has_no_interval() -> None:
     for images, known in ((29, None), (30, (0, 0))):
         each = image_13C.expand(images, -1, -1)
         of = dense.PixelCounts(image_13C, image_13C[0], each, np.arange(images))
-        found = dense.segmentation_metrics({ENCODER: of, FRESH: of}, paired=True)[
+        found = dense.segmentation_metrics({ENCODER: of, UNTRAINED: of}, paired=True)[
             "fresh_miou"
         ].difference
         assert (found and (found.low, found.high)) == known

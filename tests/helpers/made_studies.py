@@ -11,9 +11,8 @@ import numpy as np
 from helpers.resolving import resolve
 from ssl_vit.lab.study import check, launch, read, record
 from ssl_vit.lab.study import tasks as tasks_
-from ssl_vit.lab.study.read import UNTRAINED
 from ssl_vit.lab.study.tasks import Task, Tasks
-from ssl_vit.metrics import FRESH
+from ssl_vit.measurements import UNTRAINED, MetricKey, flat_name
 from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.init_source import SCRATCH, InitSource
 from ssl_vit.recipe.schema import dump
@@ -183,7 +182,10 @@ def counted(
         called = task.at.get("arm", task.run)
         found = {metric: (right[called][task.seed] / IMAGES, "test")}
         if UNTRAINED in right and task.options.get("init", SCRATCH) != SCRATCH:
-            found[FRESH + metric] = (right[UNTRAINED][task.seed] / IMAGES, "test")
+            found[flat_name(MetricKey(metric, UNTRAINED))] = (
+                right[UNTRAINED][task.seed] / IMAGES,
+                "test",
+            )
         return found
 
     return measured

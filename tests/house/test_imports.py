@@ -16,6 +16,7 @@ ORDER = (
     "errors",
     "rng",
     "stats",
+    "measurements",
     "metrics",
     "formatting",
     "callbacks",
@@ -55,6 +56,7 @@ LAB_ORDER = (
 WITHOUT_TORCH = (
     "errors",
     "rng",
+    "measurements",
     "metrics",
     "callbacks",
     "hub_files",

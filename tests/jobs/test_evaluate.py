@@ -23,8 +23,8 @@ from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import attentive, baselines
 from ssl_vit.jobs import cli
+from ssl_vit.measurements import read_flat_name
 from ssl_vit.models.encoder import Encoder
-from ssl_vit.pages import metric_tables
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import environment
 
@@ -45,7 +45,7 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     metrics = json.loads(text.splitlines()[-1])["metrics"]
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
     assert text.count("-shot (10 draws)") == 2
-    own = {name for name in metrics if not metric_tables.probe_prefix(name)}
+    own = {name for name in metrics if not read_flat_name(name).subject}
     assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
     assert all((one["n"], one["split"]) == (500, "test") for one in metrics.values())
     cli.evaluate(words)

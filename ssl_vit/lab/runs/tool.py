@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
 from ...formatting import format_bytes, format_count, list_names, plain_table, text_line
+from ...measurements import read_flat_name
 from ...metrics import is_model_metric
 from ...pages.run_record import read_run
 from ...recipe.given import Arguments
@@ -147,7 +148,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
             metric are better.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
-    is_baseline = metric not in metrics and not is_model_metric(metric)
+    is_baseline = metric not in metrics and not is_model_metric(read_flat_name(metric))
     if is_baseline:
         raise UserError(
             f"best={metric}: this is the value of a baseline, such as untrained weights. Name a"

@@ -8,16 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import UserError
-from ...metrics import (
-    PROBED,
-    Row,
-    find_metric,
-    in_order,
-    is_model_metric,
-    metric_label,
-    score,
-    use_plugin_rows,
-)
+from ...measurements import Row, find_metric, flat_name, read_flat_name, use_plugin_rows
+from ...metrics import in_order, is_model_metric, metric_label, score
 from ...recipe import records
 from ...recipe.keys import Values
 from ...recipe.records import Record
@@ -160,11 +152,11 @@ def describe_result(job: StudyJob, name: str) -> str:
 def _describe_result(job: StudyJob, name: str) -> str:
     metrics = read_result(job.folder, name).metrics
     choices = (task.best for task in job.tasks.values() if task.best and name in task.tries)
-    deciding_measures = [measure for _, measure in choices]
-    listed_metrics = in_order(filter(is_model_metric, metrics))
-    for measure in (*deciding_measures, *job.measures, *listed_metrics):
-        for metric in (measure, PROBED + measure):
-            if entry := metrics.get(metric):
+    measures = [*(measure for _, measure in choices), *job.measures]
+    listed_metrics = in_order(filter(is_model_metric, map(read_flat_name, metrics)))
+    for measure in (*map(read_flat_name, measures), *listed_metrics):
+        for metric in (measure, measure._replace(is_probe=True)):
+            if entry := metrics.get(flat_name(metric)):
                 return (
                     f"{metric_label(metric)} {find_metric(metric).text(entry.value)}"
                     f" ({entry.split})"
@@ -224,7 +216,7 @@ def format_tried_measures(task: Task, tasks: Tasks, folder: Path) -> list[str]:
     tries, measure = task.best
     # the metrics that plugins declare are known only inside this block
     with use_plugin_rows(*_declared(folder, tries)):
-        metric = find_metric(measure)
+        metric = find_metric(read_flat_name(measure))
     scores = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
     # a score is the measure itself, or its negative if lower values are better
     return [metric.text(score if metric.higher else -score) for score in scores]
@@ -261,7 +253,7 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
                 if split != "validation":
                     text = f"task {name} measured {measure} on {split} images, not on held-out"
                     raise UserError(f"{where}: {text} images")
-                scores[str(tasks[name].tried)].append(score(measure, value))
+                scores[str(tasks[name].tried)].append(score(read_flat_name(measure), value))
     seeds = max(1, *map(len, scores.values()))
     means = {
         setting: sum(values) / seeds

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from ...metrics import Baseline, Metric, Row
+from ...measurements import Baseline, Metric, Row
 from .. import declaration
 from . import MayLack, Number, Record, Whole
 
