@@ -67,13 +67,8 @@ class MetricKey(NamedTuple):
     @property
     def name(self) -> str:
         """Flat name without the part and without the place: `loss` for `validation/mpp/loss`."""
-        metric = f"{self.metric}_{self.patches}" if self.patches else self.metric
-        if self.is_probe and not self.is_held_out:
-            metric = f"{_PROBED}{metric}"
-        if not self.subject:
-            return metric
-        prefix = _PREFIXES.get(self.subject)
-        return f"{prefix}{metric}" if prefix else self.subject
+        is_probe = self.is_probe and not self.is_held_out
+        return flat_name(self._replace(part="", is_probe=is_probe, is_held_out=False))
 
     @property
     def part_prefix(self) -> str:
@@ -95,10 +90,18 @@ def flat_name(key: MetricKey) -> str:
         MetricKey("loss", part="mpp", is_held_out=True) -> validation/mpp/loss
         MetricKey("loss", "entropy", part="mpp", patches="masked") -> mpp/entropy
     """
-    name = f"{key.part_prefix}{key.name}"
-    if not key.is_held_out:
-        return name
-    return f"{_PROBE if key.is_probe else _HELD_OUT}{name}"
+    # torch.compile traces this function, so it reads no property of the key
+    name = f"{key.metric}_{key.patches}" if key.patches else key.metric
+    if key.is_probe and not key.is_held_out:
+        name = f"{_PROBED}{name}"
+    if key.subject:
+        prefix = _PREFIXES.get(key.subject)
+        name = f"{prefix}{name}" if prefix else key.subject
+    if key.part:
+        name = f"{key.part}/{name}"
+    if key.is_held_out:
+        return f"{_PROBE if key.is_probe else _HELD_OUT}{name}"
+    return name
 
 
 def read_flat_name(name: str) -> MetricKey:

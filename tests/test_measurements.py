@@ -90,8 +90,7 @@ def test_every_recorded_name_is_read_and_written(folder: str) -> None:
     """Also what is no metric, such as a file's name, comes back unchanged."""
     files = (ROOT / folder).glob("*.json")
     names = set().union(*(names_in(json.loads(path.read_text())) for path in files))
-    assert "loss" in names or folder != "tests/golden"
-    assert {name for name in names if flat_name(read_flat_name(name)) != name} == set()
+    assert names and {name for name in names if flat_name(read_flat_name(name)) != name} == set()
 
 
 def test_a_plugins_rows_decide_what_a_name_means() -> None:

@@ -136,7 +136,7 @@ class ListedRun:
 
     @property
     def rows(self) -> list[Row]:
-        """Definitions of the run's metrics and baselines (`metrics.rows_of_run`)."""
+        """Definitions of the run's metrics and baselines (`measurements.rows_of_run`)."""
         measured = map(read_flat_name, self.record.metrics())
         return rows_of_run(self.record.environment.plugin_rows, measured)
 
