@@ -252,7 +252,7 @@ class Objective(RequiresMethods):
         The default has no scores.
 
         Returns:
-            {name of a `measurements.Baseline`: (sum, count)} over the images of the batch. A sum may
+            {name of a `Baseline`: (sum, count)} over the images of the batch. A sum may
             also be a tensor (C,), with one score for each of C predictions. The prediction with the
             largest total over all batches is then the baseline. For example, a sum with the number
             of images of each class gives the accuracy of naming the commonest class.
