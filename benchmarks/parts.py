@@ -82,7 +82,7 @@ PARTS: dict[tuple[Any, str], str] = {
     (batching.ImageDataset, "fetch"): "reading",
     (batching.ImageDataset, "decode"): "decoding",
     (batching.ImageDataset, "content"): "hash of contents",
-    (batching.ImageDataset, "prepared"): "crops and views",
+    (batching.ImageDataset, "pixel_fields"): "crops and views",
     (loop.Clock, "next_batch"): "rest of loading",
     (loop, "to_device"): "transfer",
     (Encoder, "patch_pixels"): "embedding, forward",

@@ -74,7 +74,7 @@ import ssl_vit
 result = ssl_vit.pretrain(recipe="mpp", data={"path": "photos"}, optim={"steps": 200})
 result.metrics["loss"].value, result.folder
 tuned = ssl_vit.finetune(recipe="finetune", init=result.folder)
-ssl_vit.report("runs")
+ssl_vit.report(result.folder)
 ```
 
 The functions print what the command prints. In a notebook, the progress bar is redrawn in the same

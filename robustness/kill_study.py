@@ -32,14 +32,14 @@ import psutil
 from PIL import Image
 
 from ssl_vit.lab.study import worth
-from ssl_vit.lab.study.tasks import option_words
 from ssl_vit.lab.study.worth import plan, study_setup
 from ssl_vit.lab.study.worth.content import study_file
+from ssl_vit.recipe.words import write_all
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "SSL_VIT_KILL_STUDY"  # the environment of every process of a study has its folder
 WARM = "ssl_vit.lab.study.warm"
-HOURS, SEEDS, BATCH = 5.0, 4, "16"
+HOURS, SEEDS, BATCH = 5.0, 4, 16
 CLASSES, TRAIN, TEST, SIDE = 4, 40, 30, 32  # images of each class and their side in pixels
 SETTLES = 15.0  # seconds for the system to end the children of a killed process
 # Lines of report.md about time: the hours, the device hours of each run, when runs finished
@@ -70,8 +70,7 @@ class Study:
 
     def __init__(self, images: Path, folder: Path) -> None:
         self.folder = folder
-        given = {"data.path": str(images), "model": "vit_n8", "data.size": str(SIDE)}
-        given["model.depth"] = "2"
+        given = {"data.path": str(images), "model": "vit_n8", "data.size": SIDE, "model.depth": 2}
         asked = study_setup.build_setup(
             given, study_setup.find_images(study_setup.sort_options(given)[0])
         )
@@ -81,7 +80,7 @@ class Study:
             if "optim.steps" in run["options"]:
                 run["options"]["optim.batch"] = BATCH
         planned = worth.WorthPlan(
-            words=option_words(given),
+            words=write_all(given),
             hours=HOURS,
             spent=0,
             study=content,
@@ -92,7 +91,7 @@ class Study:
         )
         folder.mkdir(parents=True)
         (folder / worth.FILE).write_text(json.dumps(planned.content()))
-        options = [*option_words(given), f"hours={HOURS:g}", f"name={folder.name}"]
+        options = [*write_all(given), f"hours={HOURS:g}", f"name={folder.name}"]
         self.words = ["tools/study.py", "recipe=study/worth", *options, f"out={folder.parent}"]
         self.log = folder.with_suffix(".txt")
 

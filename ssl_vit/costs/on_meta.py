@@ -169,7 +169,7 @@ def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) 
             network.feature(batch.image)
         else:
             try:
-                network(batch)
+                _ = network(batch).loss
             except Exception:  # an objective that needs values, as in `_count_step`
                 network.encoder.feature(batch.image)
     activations = [storages[address] for address in storages.keys() - weight_addresses]

@@ -300,7 +300,7 @@ def _check_columns(root: Path, metadata: Metadata, data: Data, has_class_folders
         if name is not None and name not in choices:
             unused_files = "".join(f" ({file_and_reason})" for file_and_reason in metadata.unused)
             raise UserError(
-                f"{key}={name}: the metadata in data.path={root} have no such column,"
+                f"{key}={name}: data.path={root} has no such column,"
                 f" {suggest(name, choices)}{unused_files}"
             )
 

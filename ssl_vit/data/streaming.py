@@ -202,8 +202,8 @@ class Stream:
             for position in range(first_position, len(shards)):
                 # `start` may be in the middle of its shard; further shards are read from row 0
                 start_row = first_row if position == first_position else 0
-                shard_images = self._read(shards[position])[start_row:]
-                for row, streamed in enumerate(shard_images, start_row):
+                # without a name for the list, it is freed before the next shard is read
+                for row, streamed in enumerate(self._read(shards[position])[start_row:], start_row):
                     window_bytes += len(streamed.image)
                     is_full = len(images) == count or window_bytes > most_bytes
                     if images and is_full:  # this image begins the next window
@@ -287,7 +287,7 @@ def describe_windows(preview: Source) -> str:
     """
     mean_bytes = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean_bytes)))
-    if len(preview) < PREVIEW:  # the stream has no further images
+    if len(preview) < PREVIEW:  # the stream has no further images, or they are very large
         count = min(count, len(preview))
     return f"windows of about {format_image_count(count)} ({format_bytes(count * mean_bytes)})"
 

@@ -56,7 +56,7 @@ def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         x = x - twice_distance * normal_x
         y = y - twice_distance * normal_y
     # (0.9081, 0.4188) is the normal of the line from the tip (0, 1) to the notch, which is at
-    # 0.48 (sin 36, cos 36) degrees
+    # 0.48 (sin 36 degrees, cos 36 degrees)
     return 0.9081 * np.abs(x) + 0.4188 * (y - 1)
 
 

@@ -123,7 +123,8 @@ def public_result(run: Run, result: Result) -> Result:
 def public_environment(run: Run) -> dict[str, Any]:
     """Return the content of environment.json for upload, without private values.
 
-    Only the keys in PUBLISHED_FACTS are kept. Names of other runs are replaced.
+    Of the facts, only the keys in PUBLISHED_FACTS are kept. The hash of the recipe and the options
+    belong to the public recipe. Names of other runs are replaced.
     """
     environment = run.environment()
     content = environment.content()

@@ -38,7 +38,7 @@ VISIBLE_RANGE = (0.35, 0.9)  # part of a colour map that is visible on light and
 FILTER_COLUMNS = 7  # columns of the figure of filters, as in the paper
 # Note on the figure of an objective that exports its teacher
 TEACHER_ALONE = (
-    "the predictions are those of the exported teacher, not of the student that was trained"
+    "the predictions are made with the exported teacher's weights, not with the trained student's"
 )
 
 
@@ -380,7 +380,7 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
 
 
 def _predicted(subject: FigureInput) -> Arrays:
-    """Compute the pictures that show what an objective predicts, such as DINO's assignments.
+    """Compute the pictures that show what an objective predicts, such as I-JEPA's features.
 
     Objectives that predict patches have another figure (`_reconstruction`).
 

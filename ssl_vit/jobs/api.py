@@ -113,13 +113,14 @@ def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
 
 
 def export(options: Options = (), /, **keywords: Any) -> Path:
-    """Convert the encoder of a finished run to transformers or ONNX, as `format=` says.
+    """Convert the encoder of a finished run, or an exported encoder, to transformers or ONNX.
 
     Returns:
         The folder or file `out=` with the converted encoder.
 
     Raises:
-        UserError: The run has not finished, the model does not fit the format, or `out` exists.
+        UserError: The run has not finished, there is no such encoder, the model does not fit the
+            format, or `out` exists.
     """
     tool_options = from_python(ExportOptions, options, keywords)
     with hold_process(f"init={tool_options.init}", nested=True):

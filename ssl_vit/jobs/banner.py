@@ -40,7 +40,7 @@ def print_banner(job: TrainingJob) -> None:
         job.run.warn(text)
     remaining = recipe.optim.steps - job.state.step
     duration = formatting.format_duration(seconds * remaining)
-    time = f"training takes about {duration} on this machine ({seconds:.3g} s per step)"
+    time = f"about {duration} of training left on this machine ({seconds:.3g} s per step)"
     console.table([*_rows_about_data_and_model(job), *_rows_about_training(job), ("time", time)])
 
 

@@ -176,7 +176,7 @@ def _check_finetune(resolved: Resolved) -> None:
 def _check_evaluate(resolved: Resolved) -> None:
     _check_init_given(resolved)
     if resolved.recipe.objective != "probe":
-        text = "evaluate trains no encoder. Use objective=probe, as in recipe=evaluate."
+        text = "evaluate only measures an encoder. Use objective=probe, or recipe=evaluate."
         raise resolved.recipe.error("objective", text)
 
 

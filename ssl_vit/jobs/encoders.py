@@ -295,8 +295,8 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
         roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
             text += (
-                ". Runs hold out a share of train instead, which split= cannot read. "
-                "Use split=train, or leave out split=."
+                ". A run may hold out a share of train instead, which split= cannot read. "
+                "Leave out split= to use all images."
             )
         raise UserError(f"split={name}: {text}")
     return chosen
@@ -306,7 +306,7 @@ def find_data(encoder: NamedEncoder, given: Given) -> Data:
     """Return the data set that the options name, by default the data that trained the encoder.
 
     If the options name no images, a printed line says which images are used. The line is a warning
-    if the encoder has untrained weights, and so no training images.
+    if the images that trained the encoder are unknown, or if the encoder has untrained weights.
 
     Args:
         encoder: Encoder.

@@ -36,8 +36,8 @@ def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     """Estimate what a run or a study will cost.
 
     A study's images need not be on this machine. If a study's file asks for a path, such as
-    `cifar10=`, and the user sets none, the plan uses a made-up path. Images are read only with
-    `probe`.
+    `cifar10=`, and the user sets none, the plan uses a made-up path. Without `probe`, images
+    are opened only to count them, if their path exists.
 
     Raises:
         UserError: An option is wrong.

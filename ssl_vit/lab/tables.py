@@ -212,8 +212,8 @@ def _measured_differences(verdict: Verdict, measure: Measure) -> ReportTable:
             rows.append(row)
     caption = (
         "Each difference is a mean over n seeds. Seeds that continue from the same pre-training"
-        " count as one seed. If there are several comparisons, the level of each interval is above"
-        " 95%, so that all intervals together hold with a probability of 95%."
+        " count as one seed. A level above 95% makes up for several comparisons, or for a study"
+        " that was changed after results."
     )
     if any(row["over"] != SEEDS for row in rows):
         caption += (
@@ -279,8 +279,8 @@ def _means_over_axes(
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
         caption = (
-            f"The values of each seed are averaged over all settings of {over} that have finished."
-            " Each row says how many have finished, such as 3 of 4."
+            f"Each value is a mean over names of {over}: over all of them, or over those of the"
+            " group that the row names. Each row says how many have finished, such as 3 of 4."
         )
         left_out = ", ".join(name for name in all_names if name not in planned)
         if left_out:
@@ -383,7 +383,7 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     axis = verdict.rule.axis or "run"
     for counts, heads in _find_incomparable_columns(rows_by_head, axis, results.plan.axes).items():
         caption += (
-            f" The rows cannot be compared by {list_names(heads)}, because they were measured on"
+            f" Not all rows can be compared by {list_names(heads)}, because some were measured on"
             f" different images ({counts} images)."
         )
     return ReportTable(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))

@@ -262,9 +262,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     key = read_flat_name(name)
     if not has_direction(key):
         raise UserError(
-            f"{results.folder}: measures={name}: ssl_vit does not know whether lower values of this"
-            " metric are better. Write another metric under `measures`, or declare a Metric in the"
-            " plugin."
+            f"{results.folder}: ssl_vit does not know whether lower values of {name} are better."
+            " Name another metric with report.measures=, or declare a Metric in the plugin."
         )
     preferred = (split for split in ("test", "validation", "train") if split in splits)
     measure = Measure(

@@ -201,10 +201,8 @@ def _unsupported(model: Any) -> str | None:
         return f"The class of the network is {type(model).__name__}, not timm's VisionTransformer."
     if not isinstance(model, VisionTransformer) or not isinstance(model.patch_embed, PatchEmbed):
         embed = type(getattr(model, "patch_embed", None)).__name__
-        return (
-            f"The network is {type(model).__name__}, whose patch embedding is {embed}, not timm's"
-            " PatchEmbed."
-        )
+        described = f"{type(model).__name__}, whose patch embedding is {embed}"
+        return f"The network is {described}. Expected timm's VisionTransformer and PatchEmbed."
     names, packed_names = _weight_names(len(model.blocks))
     expected = {name for name in (*names, *packed_names) if not name.startswith("head.")}
     present = {name for name in model.state_dict() if not name.startswith("head.")}

@@ -42,13 +42,6 @@ class Listing(NamedTuple):
     lines: list[str]
 
 
-class Cell(NamedTuple):
-    """Cell of a table: text, which may link to another page."""
-
-    text: str
-    href: str = ""
-
-
 class Table(NamedTuple):
     """Table with text in the first `labels` columns and numbers in the rest.
 
@@ -61,7 +54,7 @@ class Table(NamedTuple):
     """
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[str]]
     labels: int = 1
     behind: frozenset[str] = frozenset()
 
@@ -169,14 +162,10 @@ def block_markdown(block: Block) -> str:
 
 
 def _table(table: Table) -> str:
-    rows = [[escape_markdown(cell_of(cell).text) for cell in row] for row in table.rows]
+    rows = [[escape_markdown(cell) for cell in row] for row in table.rows]
     # numbers are aligned on the right
     ruler = ["---"] * table.labels + ["--:"] * (len(table.head) - table.labels)
     return markdown_table([*map(escape_markdown, table.head)], rows, ruler)
-
-
-def cell_of(cell: str | Cell) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(cell)
 
 
 def html(title: str, sections: list[Section], refresh: int = 0) -> str:
@@ -221,7 +210,6 @@ def _environment() -> Environment:
     environment.filters["embedded"] = _embedded
     environment.filters["json"] = _json
     environment.filters["breakable"] = _breakable
-    environment.filters["cell"] = cell_of
     environment.filters["in_page_order"] = _in_page_order
     environment.tests["of"] = lambda block, kind: type(block).__name__ == kind
     return environment

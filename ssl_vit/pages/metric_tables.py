@@ -379,8 +379,8 @@ def value_text(reading: MetricReading, page: bool = False) -> str:
 def _difference_text(reading: MetricReading, baseline: BaselineComparison, page: bool) -> str:
     """Return a metric minus a baseline, such as "+35.5 (+30.2 to +40.8)", in percentage points.
 
-    The interval is that of the paired difference, which is measured for accuracies only. Without
-    it, the text is the difference of the two values, such as "-0.25 (no interval)" for a loss.
+    The interval is that of the paired difference, which is measured for accuracies and mIoU.
+    Without it, the text is the difference of the two values, such as "-0.25 (no interval)".
 
     Args:
         reading: The metric.
@@ -415,7 +415,7 @@ def differences_table(readings: Sequence[MetricReading]) -> Table:
 
 def text_lines(title: str, table: Table) -> list[str]:
     """Return the lines of a table for the terminal, with a title in front of the first line."""
-    cells = [[str(cell) for cell in row] for row in table.rows]
+    cells = [[*row] for row in table.rows]
     lines = plain_table(list(table.head), cells)
     return [f"{title:<11} {lines[0]}", *(f"{'':<11} {line}" for line in lines[1:])]
 

@@ -39,12 +39,13 @@ MAX_WARNINGS = 50  # number of last warnings in log.txt that the page shows
 MAX_STEPS = 20  # number of skipped updates that the page names
 EMBEDDED = 3 * 2**20  # largest size in bytes of figures inside a page; 4 MiB as base64
 INTERVALS = (
-    "Values in parentheses are 95% intervals. Intervals of accuracies are Wilson's intervals, in"
-    " which n is the number of distinct images. For accuracies of patches, n is also the number of"
-    " images, because the patches of an image are alike. For few-shot accuracy, a draw is a random"
-    " choice of the labelled images. If there are several draws, the interval also covers the"
-    " spread over the draws. Intervals of differences compare pairs of results on the same images"
-    " (Agresti and Min, 2005). All intervals describe this network and not the spread over seeds."
+    "Values in parentheses are 95% intervals. Intervals of accuracies are Wilson's intervals for as"
+    " many cases as there are images. If images are copies of each other, there are fewer cases."
+    " Patches of an image are alike, so accuracies of patches have no more cases than images. For"
+    " few-shot accuracy, a draw is a random choice of the labelled images. If there are several"
+    " draws, the interval also covers the spread over the draws. Intervals of differences compare"
+    " pairs of results on the same images (Agresti and Min, 2005). All intervals describe this"
+    " network and not the spread over seeds."
 )
 REFRESH = 60  # seconds after which the page of a running run is loaded again
 TRANSFORM = """\

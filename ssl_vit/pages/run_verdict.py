@@ -36,7 +36,7 @@ NOT_FINITE = "{measure} is not finite"
 NO_INTERVAL = (
     "the difference from untrained weights has no 95% interval. Possible reasons: there are too few"
     " images, the images were also used to train or choose the weights, or several images show the"
-    " same object (`data.group`)"
+    " same object (data.group)"
 )
 NOT_COMPARED = "the features were not compared with those of untrained weights: {reason}"
 

@@ -214,7 +214,7 @@ def _class_token(r: Recipe) -> None:
 def _mixing(r: Recipe) -> None:
     for key in MIXING:
         mixed, remedy = r.value(key), f"Use {key}=0."
-        text = f"objective={r.objective} cannot learn from images that {key} mixes. {remedy}"
+        text = f"objective={r.objective} cannot be trained on mixed images. {remedy}"
         r.refuse(key, text, mixed and "data.mixup" not in r.declared.shared)
         r.refuse(key, f"data.stream=true cannot mix images. {remedy}", mixed and r.data.stream)
 

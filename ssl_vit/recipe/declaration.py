@@ -305,7 +305,7 @@ def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> 
     """
     metric_names = [row.name for row in part.metrics if isinstance(row, Metric)]
     for row in part.metrics:
-        if isinstance(row, Metric):
+        if not isinstance(row, Baseline):
             continue
         for name in row.compared_with:
             if name not in metric_names and not has_row(read_flat_name(name)):

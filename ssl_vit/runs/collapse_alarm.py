@@ -64,8 +64,8 @@ class CollapseAlarm(Callback):
         # `not >=` instead of `<`, so that NaN is out of bounds
         if not rank >= LEAST_RANK * first_rank:
             findings[RANK] = (
-                f"the effective rank fell from {first_rank:.1f} at step {self.first['step']} to "
-                f"{rank:.1f}, which is under {LEAST_RANK:.0%} of the first value"
+                f"the effective rank was {first_rank:.1f} at step {self.first['step']} and is now "
+                f"{rank:.1f}, which is not above {LEAST_RANK:.0%} of the first value"
             )
         if not row[COSINE] <= MOST_COSINE:
             findings[COSINE] = (

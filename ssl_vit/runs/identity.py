@@ -665,7 +665,7 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
         return
     run, step = began["run"], began["step"]
     if (run, step) != (trunk.folder.name, trunk.step):
-        text = f"the run began at step {step} of run {run}. Leave out resume=."
+        text = f"this run has begun already, from step {step} of run {run}. Leave out resume=."
         raise recipe.error("resume", text)
 
 

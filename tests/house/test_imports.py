@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib.util
 import re
 import subprocess
 import sys
@@ -208,6 +209,25 @@ for words in ("report --help", "runs {study}", "report {run}"):
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_scripts_import_what_the_package_has() -> None:
+    """robustness/kill_study.py imported a function that had been removed, and no test ran it."""
+    scripts = [
+        path
+        for name in ("benchmarks", "robustness", "tools")
+        for path in (ROOT / name).glob("*.py")
+    ]
+    missing = []
+    for path in scripts:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ssl_vit"):
+                module = importlib.import_module(str(node.module))
+                for alias in node.names:
+                    submodule = f"{node.module}.{alias.name}"
+                    if not hasattr(module, alias.name) and not importlib.util.find_spec(submodule):
+                        missing.append(f"{path.name}: {submodule}")
+    assert len(scripts) > 10 and not missing
 
 
 def test_declarations_bring_no_torch() -> None:

@@ -142,7 +142,9 @@ def test_a_resumption_with_samples_from_the_beginning_does_not_end_alike(
 ) -> None:
     training = loaders.training_loader
     monkeypatch.setattr(
-        loaders, "training_loader", lambda *a, **workers: training(*a[:4], 0, a[5] - a[4], **workers)
+        loaders,
+        "training_loader",
+        lambda *a, **workers: training(*a[:4], 0, a[5] - a[4], **workers),
     )  # as many, of the first steps
     run(words)
     with pytest.raises(AssertionError):
@@ -330,7 +332,7 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
     cut_off(begun, 9)
     shutil.rmtree(trunk)
     wrong = altered(begun, f"resume={tmp_path}/other@{step}")
-    line = f"^resume=.*/other@{step}: the run began at step {step} of run long"
+    line = f"^resume=.*/other@{step}: .* from step {step} of run long"
     with pytest.raises(UserError, match=line):
         run(wrong)
     assert_same_end(whole, run(begun).folder)

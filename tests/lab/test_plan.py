@@ -241,7 +241,10 @@ def test_what_weights_from_outside_of_the_study_have_cost_counts(
     final = record["runs"]["final"]["exaflop"] / record["runs"]["final"]["tasks"]
     first, second = (final + one.result().exaflop for one in before.values())
     assert f"by a factor of up to {second / first:.2g}," in record["compared"][1]
-    assert f"from {first:.3g} exaFLOP for of_2 to {second:.3g} exaFLOP for of_40" in record["compared"][1]
+    assert (
+        f"from {first:.3g} exaFLOP for of_2 to {second:.3g} exaFLOP for of_40"
+        in record["compared"][1]
+    )
 
 
 def test_a_study_is_the_sum_of_its_tasks(planned: Planned, tmp_path: Path) -> None:

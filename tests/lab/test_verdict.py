@@ -550,7 +550,7 @@ def test_a_name_that_chose_its_start_is_fresh_where_scratch_was_a_choice(tmp_pat
 
 def test_a_measure_whose_better_side_is_not_known_decides_nothing(tmp_path):
     """Of a plugin that declares no row of it the higher value was the better one."""
-    with pytest.raises(UserError, match="agreement: "):
+    with pytest.raises(UserError, match="lower values of agreement are better"):
         frozen(tmp_path / "made", metric="agreement")
 
 

@@ -108,8 +108,14 @@ PRE = ["recipe=supervised", "optim.dropout=0"]
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("model=bit_r50x1 model.width=64", "model.width=64: in the network of model.timm=resnetv2_50x1_bit, "),
-        ("model=bit_r14x05 model.args={'layers':[1,1]}", "model.args={layers: [1,1]}, width is 512"),
+        (
+            "model=bit_r50x1 model.width=64",
+            "model.width=64: in the network of model.timm=resnetv2_50x1_bit, ",
+        ),
+        (
+            "model=bit_r14x05 model.args={'layers':[1,1]}",
+            "model.args={layers: [1,1]}, width is 512",
+        ),
         ("model=bit_r14x05 model.args={'layers':[1,0]}", "layers: expected 1 to 4 whole"),
         ("model=bit_r14x05 model.args={'layers':[1,1,1,1,1]}", "layers: expected 1 to 4 whole"),
         ("model=bit_r50x1 model.args={'a':3}", "timm=resnetv2_50x1_bit, model.args={a: 3}: "),
@@ -118,14 +124,29 @@ PRE = ["recipe=supervised", "optim.dropout=0"]
             "model.timm=vit_base_patch16_siglip_gap_224",
             "has no class token. Write class_token: false",
         ),
-        ("model=r8_vit_n8 model.patch=16", "model.patch=16: in the network of model.timm=vit_resnetv2_bit, "),
-        ("model.timm=eva02_tiny_patch14_224", "model.positions=learned: in the network of model.timm=eva02_tiny_"),
-        ("model.positions=rotary model.timm=vit_small_patch16_224", "_patch16_224, positions is learned"),
+        (
+            "model=r8_vit_n8 model.patch=16",
+            "model.patch=16: in the network of model.timm=vit_resnetv2_bit, ",
+        ),
+        (
+            "model.timm=eva02_tiny_patch14_224",
+            "model.positions=learned: in the network of model.timm=eva02_tiny_",
+        ),
+        (
+            "model.positions=rotary model.timm=vit_small_patch16_224",
+            "_patch16_224, positions is learned",
+        ),
         ("model.timm=deit_tiny_distilled_patch16_224", "not a VisionTransformerDistilled"),
         ("model.timm=no_such_network", "model.timm=no_such_network: "),
         # their cost would be counted wrongly
-        ("model.timm=vit_base_patch14_reg4_dinov2", "model.registers=0: in the network of model.timm="),
-        ("model.timm=vit_base_patch14_dinov2", "model.layer_scale=null: in the network of model.timm="),
+        (
+            "model.timm=vit_base_patch14_reg4_dinov2",
+            "model.registers=0: in the network of model.timm=",
+        ),
+        (
+            "model.timm=vit_base_patch14_dinov2",
+            "model.layer_scale=null: in the network of model.timm=",
+        ),
         ("model.timm=vit_small_patch16_224 model.activation=swiglu", "activation is gelu"),
     ],
 )

@@ -135,7 +135,7 @@ def test_the_warmup_of_a_shortened_recipe_is_cut_and_that_is_said():
     words = ["recipe=mpp", f"optim.steps={WARMUP}"]
     assert resolve(words).optim.warmup == WARMUP // 10
     line = warmup_notice(resolved(words))
-    assert f"{WARMUP // 10} steps" in line and f"has {WARMUP} steps" in line
+    assert f"{WARMUP // 10} steps" in line and f"takes {WARMUP} steps" in line
     for kept in (
         ["recipe=mpp"],
         [*words, "optim.warmup=2"],

@@ -516,7 +516,7 @@ def test_a_share_above_one_ends_the_run(tmp_path: Path, tiny: list[str]) -> None
     file = tmp_path / "turned.py"
     text = OWN_KEYS.replace('"upright", "upright ones"', '"above", unit="share"')
     file.write_text(text.replace('"upright": (upright,', '"above": (upright + 3 * count,'))
-    with pytest.raises(UserError, match=rf"^{file}: Network: metric above is 3\.\d+"):
+    with pytest.raises(UserError, match=rf"^{file}: Network: above is 3\.\d+"):
         trained(altered(tiny, f"plugin={file}", "objective=turned", "name=run"))
 
 

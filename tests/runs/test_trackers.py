@@ -119,7 +119,10 @@ def test_a_tracker_gets_rows_and_recipe_and_continues(fake: type[Fake], tmp_path
         ("finish", "RuntimeError('no finish')"),
         ("hang in start", "TimeoutError('no answer for 120 s')"),
         ("hang in log", "TimeoutError('no answer for 120 s')"),
-        ("hang in finish", "TimeoutError('the tracker was still busy 1 s after the end of the run')"),
+        (
+            "hang in finish",
+            "TimeoutError('the tracker was still busy 1 s after the end of the run')",
+        ),
     ],
 )
 def test_a_tracker_that_fails_is_left_out_with_one_warning(

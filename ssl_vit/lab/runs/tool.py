@@ -148,10 +148,9 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
             metric are better.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
-    is_baseline = metric not in metrics and not is_model_metric(read_flat_name(metric))
-    if is_baseline:
+    if metric not in metrics and not is_model_metric(read_flat_name(metric)):
         raise UserError(
-            f"best={metric}: this is the value of a baseline, such as untrained weights. Name a"
+            f"best={metric}: this is a baseline, such as untrained weights, or a count. Name a"
             " metric of the trained model, such as knn."
         )
     if metric not in metrics:
