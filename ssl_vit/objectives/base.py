@@ -431,9 +431,10 @@ def check_share(objective: Objective, name: str, value: float) -> None:
         UserError: The value is out of range.
     """
     excess = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
-    if find_metric(read_flat_name(name)).unit == SHARE and excess > 1e-6:
+    metric = find_metric(read_flat_name(name))
+    if metric.unit == SHARE and excess > 1e-6:
         raise UserError(
-            f"{describe_plugin_class(objective)}: {name} is {value:.4g}. The metric {metric} is "
+            f"{describe_plugin_class(objective)}: {name} is {value:.4g}. The metric {metric.name} is "
             "declared with unit=SHARE, which is for values between 0 and 1. Use unit=NUMBER for "
             "other values."
         )
