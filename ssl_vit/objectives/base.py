@@ -434,9 +434,9 @@ def check_share(objective: Objective, name: str, value: float) -> None:
     metric = find_metric(read_flat_name(name))
     if metric.unit == SHARE and excess > 1e-6:
         raise UserError(
-            f"{describe_plugin_class(objective)}: {name} is {value:.4g}. The metric {metric.name} is "
-            "declared with unit=SHARE, which is for values between 0 and 1. Use unit=NUMBER for "
-            "other values."
+            f"{describe_plugin_class(objective)}: {name} is {value:.4g}. The metric {metric.name}"
+            " is declared with unit=SHARE, which is for values between 0 and 1. Use unit=NUMBER for"
+            " other values."
         )
 
 
