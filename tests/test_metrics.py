@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from helpers import made_studies
+from helpers.measurements import Measured, altered_records, by_name, written
+from helpers.measurements import measurements as records
 from helpers.options import TINY, altered
 from helpers.reports import Page, table
 from helpers.resolving import resolve
@@ -44,7 +46,7 @@ from ssl_vit.objectives import building
 from ssl_vit.pages import metric_tables, run_page, run_wording
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.records.run import Declared, Measured
+from ssl_vit.recipe.records.run import Declared
 from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
@@ -132,8 +134,8 @@ def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry
 
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
-    entry = Measured(value=0.25, n=100, split="validation")
-    ((_, table),) = metric_tables.tables(metric_tables.read_metrics({"agreement": entry}), True)
+    measured = records({"agreement": Measured(0.25, "validation", 100)})
+    ((_, table),) = metric_tables.tables(metric_tables.read_metrics(measured), True)
     assert table.head[0] == "100 held-out images"
     assert table.rows == [["agreement", "0.25", "", ""]]
     assert metrics.format_metrics({MetricKey("agreement"): 0.25}) == ""
@@ -222,8 +224,11 @@ def test_one_row_shows_a_metric_everywhere(
     entries = {name: {"value": one, "n": 90, "split": "validation"} for name, one in values.items()}
     run = trained([*TINY, f"out={tmp_path}/runs", "name=made"])
     result = json.loads((run.folder / "result.json").read_text())
-    result["metrics"] = {"loss": result["metrics"]["loss"], **entries}
     result["measured_on"] = {"validation": 90}
+    result["measurements"] = [
+        by_name(result)["loss"],
+        *written(entries, result["measured_on"]),
+    ]
     (run.folder / "result.json").write_text(json.dumps(result))
     rows = [
         {"step": step, "confusion": 0.5, "loss": 2.0, "validation/blind": values["blind"]}
@@ -253,7 +258,7 @@ def test_one_row_shows_a_metric_everywhere(
 
     # runs tool
     shutil.copytree(run.folder, tmp_path / "runs" / "worse")
-    result["metrics"]["confusion"] = entries["confusion"] | {"value": 0.5}
+    result["measurements"] = altered_records(result, {"confusion": {"value": 0.5}})
     (tmp_path / "runs" / "worse" / "result.json").write_text(json.dumps(result))
     capsys.readouterr()
     runs_tool.main([str(tmp_path / "runs"), "best=confusion"])

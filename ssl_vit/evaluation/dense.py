@@ -19,10 +19,10 @@ from ..data.batching import Batch
 from ..data.contents import NO_HASHES, count_copies
 from ..data.source import Source
 from ..errors import UserError
-from ..measurements import UNTRAINED, MetricKey, flat_name
+from ..measurements import UNTRAINED, MetricKey
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
-from ..recipe.records.run import Difference, Measured
+from ..recipe.records.run import Difference, Measurement
 from ..stats import Interval, resampled_difference
 from ..training.distributed import broadcast_from_main
 from . import probes
@@ -141,7 +141,7 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
     return count_split(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
 
 
-def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dict[str, Measured]:
+def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> list[Measurement]:
     """Return the segmentation metrics of an encoder and of the baselines, on the same images.
 
     Args:
@@ -149,8 +149,8 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Returns:
-        {flat name: entry of result.json}. The baselines are untrained weights and the commonest
-        class, which is named "majority_" and the metric.
+        The metrics, each followed by the baselines: the commonest class, which is named "majority_"
+        and the metric, and untrained weights.
     """
     encoder_counts, fresh = counts[ENCODER], counts.get(UNTRAINED)
     totals = {ENCODER: encoder_counts.total_G3C, "majority_{}": encoder_counts.commonest_3C[None]}
@@ -163,22 +163,22 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dic
     same_label_M = np.zeros_like(encoder_counts.content_M)
     copies = count_copies(encoder_counts.content_M, same_label_M)
     images = len(encoder_counts.image_M3C)
-    metrics: dict[str, Measured] = {}
-    for name in SCORES:
-        for subject, scores_by_name in values.items():
-            (value,) = scores_by_name[name].tolist()
-            entry = Measured(value=value, split="test", n=images)
-            key = MetricKey(name, subject.format(name))
-            metrics[flat_name(key)] = entry.with_copies(copies)
     distinct = copies.distinct if copies else images
-    # With fewer distinct images, the interval of a difference would be too narrow
-    if fresh is not None and paired and distinct >= FEWEST:
-        for name in SCORES:
+    measurements = []
+    for name in SCORES:
+        value_of = {subject: scores_of[name].item() for subject, scores_of in values.items()}
+        differences = {}
+        # With fewer distinct images, the interval of a difference would be too narrow
+        if fresh is not None and paired and distinct >= FEWEST:
             low, high = score_interval(encoder_counts, fresh, name)
-            untrained = metrics[flat_name(MetricKey(name, UNTRAINED))]
-            mean = metrics[name].value - untrained.value
-            untrained.difference = Difference(mean=mean, low=low, high=high)
-    return metrics
+            mean = value_of[ENCODER] - value_of[UNTRAINED]
+            differences[UNTRAINED] = Difference(mean=mean, low=low, high=high)
+        for subject, value in value_of.items():
+            key = MetricKey(name, subject.format(name))
+            measurement = Measurement.of(key, split="test", value=value, n=images)
+            known = {} if key.subject else differences
+            measurements.append(measurement.having(copies=copies, differences=known))
+    return measurements
 
 
 def _task(

@@ -36,7 +36,7 @@ from ..metrics import MEASURES, held_out_choices
 from ..models import weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
-from ..recipe.records.run import Copies, Measured
+from ..recipe.records.run import Copies, Measurement
 from ..recipe.schema import Probe, Recipe, option_for_more_held_out
 from ..runs import shared
 from ..runs.files import write_atomically
@@ -284,8 +284,8 @@ class OnlineProbes:
             error=Exception,
         )
 
-    def metrics(self, split: str) -> dict[str, Measured]:
-        """Return the metrics of the last evaluation, followed by the metrics of the baselines."""
+    def measurements(self, split: str) -> list[Measurement]:
+        """Return the accuracies of the last evaluation, each followed by those of the baselines."""
         right = {ENCODER: self.right, **self.baselines}
         return metrics_with_baselines(right, split, self.copies, self.paired, is_probe=True)
 

@@ -116,22 +116,22 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
                 )
                 for reader, right_M in {name: classified, COMMONEST: commonest}.items():
                     right[reader] = {**right.get(reader, {}), measure: right_M}
-    metrics = metrics_with_baselines(right, "test", copies, paired=paired)
+    measurements = metrics_with_baselines(right, "test", copies, paired=paired)
     if head:
-        metrics |= heads.measure_head(head, images, paired)
+        measurements += heads.measure_head(head, images, paired)
     if measures_masks(recipe):
         counts = {}
         for name, measured_network in networks.items():
             with features.warn_if_baseline_fails(name, UserError, warn):
                 counts[name] = dense.measure(measured_network, images_of[name], name)
-        metrics |= dense.segmentation_metrics(counts, paired)
+        measurements += dense.segmentation_metrics(counts, paired)
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
         result = finish.write_result(
             run,
             splits,
-            metrics,
+            measurements,
             seen=seen,
             images=images.forwarded,
             seconds=seconds,

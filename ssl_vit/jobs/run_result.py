@@ -28,9 +28,10 @@ class RunResult(Result):
 
     Attributes:
         folder: The run's folder.
-        metrics: {name: Measured}, with the number in `value`, the split of the images in `split`
+        measurements: List of `Measurement` records, as in result.json.
+        metrics: {name: Measurement}, with the number in `value`, the split of the images in `split`
             (test, train, or validation for held-out images) and the number of images, patches or
-            labels in `n`.
+            labels in `n`. The names are those of metrics.jsonl, such as `knn` or `fresh_knn`.
         steps: Steps of the optimiser, 0 for an evaluation.
         images: The number of forward passes of images. An image counts each time.
         seconds: Duration of the run.
@@ -78,7 +79,7 @@ class RunResult(Result):
             parts.append(f"(step {self.trunk.step:,} by run {self.trunk.run})")
         parts.append(f"in {format_duration(self.seconds)}, {self.finished}: {place}")
         yield f"finished    {' '.join(parts)}{self._describe_best_step()}"
-        readings = metric_tables.read_metrics(self.metrics, self.measured_on)
+        readings = metric_tables.read_metrics(self.measurements, self.measured_on)
         for title, table in metric_tables.tables(readings):
             yield from metric_tables.text_lines(title, table)
         compared = None

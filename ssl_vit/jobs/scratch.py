@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from ..formatting import format_exaflop
+from ..measurements import MetricKey
 from ..pages.blocks import Table
 from ..pages.metric_tables import read_metrics, value_text
 from ..recipe import recipe_files, records
 from ..recipe.init_source import SCRATCH
 from ..recipe.keys import Values
 from ..recipe.load import POOL
-from ..recipe.records.run import Environment, Result
+from ..recipe.records.run import Environment, Result, by_key
 from ..recipe.schema import Recipe, computed_values
 from ..runs.identity import differences, runs_before
 
-MEASURE = "top1"
+MEASURE = MetricKey("top1")
 TUNED = ("optim.", "data.mixup", "data.cutmix")
 
 
@@ -66,9 +67,9 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         for run in runs
         if run.recipe.init == SCRATCH
         and run.differing_keys <= {"init", "seed"}
-        and MEASURE in run.result.metrics
+        and MEASURE in by_key(run.result.measurements)
     ]
-    if not from_scratch or MEASURE not in result.metrics:
+    if not from_scratch or MEASURE not in by_key(result.measurements):
         return None
     # Prefer the run with the same seed
     scratch_run = min(from_scratch, key=lambda run: (run.recipe.seed != recipe.seed, run.folder))
@@ -77,8 +78,8 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         ("this run", recipe.init, result),
         (f"from scratch, {scratch_run.folder.name}", SCRATCH, scratch_run.result),
     ):
-        accuracy = compared_result.metrics[MEASURE]
-        reading = read_metrics({MEASURE: accuracy}, compared_result.measured_on)[0]
+        accuracy = by_key(compared_result.measurements)[MEASURE]
+        reading = read_metrics([accuracy], compared_result.measured_on)[0]
         tries = _count_tries(runs, init)
         work = format_exaflop(compared_result.total_exaflop, 2)
         rows.append([name, value_text(reading), str(tries), work])

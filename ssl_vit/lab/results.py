@@ -15,8 +15,7 @@ import pandas as pd
 
 from ..errors import UserError
 from ..formatting import format_count
-from ..measurements import UNTRAINED, flat_name, read_flat_name
-from ..pages import metric_tables
+from ..measurements import UNTRAINED, flat_name
 from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment
 from ..runs import identity
@@ -231,14 +230,13 @@ def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[st
         "folder": FRESH_FOLDER.format(task.name),
         "origin": "",
     }
-    for name, entry in run.result.metrics.items():
-        key, run_columns = read_flat_name(name), {}
+    for entry in run.result.measurements:
+        key, run_columns = entry.key, {}
         if key.subject == UNTRAINED:
             key, run_columns = key.of_model, untrained_columns
         measured = {"split": entry.split, "metric": flat_name(key), "value": entry.value}
-        n = entry.n
-        if n:  # all patches of an image count as one case, because they are alike
-            n = metric_tables.independent_cases(n, entry.split, measured_on)
+        # all patches of an image count as one case, because they are alike
+        n = entry.n and entry.count_cases(measured_on)
         fingerprint = fingerprints.get(entry.split, "")
         yield shared | run_columns | measured | {"n": n, "fingerprint": fingerprint}
 

@@ -3,7 +3,7 @@ in notebooks. This module does not import torch.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..formatting import FEW_IMAGES, SPLIT_NAMES, copies_text, plain_table
@@ -21,7 +21,6 @@ from ..measurements import (
     find_baseline,
     find_metric,
     flat_name,
-    read_flat_names,
 )
 from ..metrics import (
     compared_with,
@@ -30,8 +29,7 @@ from ..metrics import (
     is_shown_otherwise,
     metric_label,
 )
-from ..recipe.records.run import Copies, Difference, Measured
-from ..stats import Interval
+from ..recipe.records.run import ConfidenceInterval, Copies, Difference, Measurement, by_key
 from .blocks import Table
 
 Images = Mapping[str, int] | None  # {split: number of images measured}, as in result.json
@@ -77,7 +75,7 @@ class MetricReading(NamedTuple):
     copies: Copies | None
     images_text: str
     has_few_images: bool
-    interval: Interval | None
+    interval: ConfidenceInterval | None
     draws: int
     comparisons: list["BaselineComparison"]
 
@@ -116,7 +114,7 @@ class BaselineComparison(NamedTuple):
 
 
 def read_metrics(
-    metrics: Mapping[str, Measured], measured_on: Images = None
+    measurements: Iterable[Measurement], measured_on: Images = None
 ) -> list[MetricReading]:
     """Return the metrics of the model, each with the measured baselines of the same split.
 
@@ -124,17 +122,16 @@ def read_metrics(
     no comparisons.
 
     Args:
-        metrics: `{name: value}` of metrics and baselines, from result.json.
+        measurements: Measurements of metrics and baselines, from result.json.
         measured_on: `{split: number of measured images}`, or None if it is not recorded.
     """
-    entries = read_flat_names(metrics)
+    entries = by_key(measurements)
     readings: dict[MetricKey, MetricReading] = {}
     for key, entry in entries.items():
         if not is_model_metric(key):
             continue
         row, is_finite = find_metric(key), math.isfinite(entry.value)
-        images = independent_cases(entry.n, entry.split, measured_on) if is_finite else 0
-        has_interval = row.unit == SHARE and images > 0 and 0 <= entry.value <= 1
+        images = entry.count_cases(measured_on) if is_finite else 0
         distinct = entry.copies.distinct if entry.copies else images
         readings[key] = MetricReading(
             key=key,
@@ -147,8 +144,8 @@ def read_metrics(
             has_few_images=is_finite
             and entry.split in (measured_on or {})
             and distinct < FEW_IMAGES,
-            interval=entry.interval(images) if has_interval else None,
-            draws=entry.draws.count if entry.draws else int(key.shots != ""),
+            interval=entry.interval if row.unit == SHARE else None,
+            draws=entry.draws or int(key.shots != ""),
             comparisons=[],
         )
     for key, entry in entries.items():
@@ -160,9 +157,10 @@ def read_metrics(
         if math.isfinite(reading.value):
             label = f"{key.part} {baseline.called}".lstrip()
             substitute = key.subject if key.subject in SUBSTITUTES else ""
-            better = _judge_against_baseline(reading, entry)
+            difference = (entries[metric].differences or {}).get(key.subject)
+            better = _judge_against_baseline(reading, entry.value, difference)
             reading.comparisons.append(
-                BaselineComparison(label, substitute, entry.value, entry.difference, better)
+                BaselineComparison(label, substitute, entry.value, difference, better)
             )
     return list(readings.values())
 
@@ -173,22 +171,9 @@ def _images_text(split: str, images: int) -> str:
     return f"{count}{SPLIT_NAMES.get(split, split)} image{plural}"
 
 
-def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
-    """Return the number of independent cases that a metric was measured on.
-
-    The patches of an image are alike, so there are at most as many independent cases as images.
-
-    Args:
-        n: Number of measured cases, such as patches or images, or None if unknown.
-        split: Split of the cases.
-        measured_on: `{split: number of images}`. All cases count if the split is missing.
-    """
-    cases = n or 0
-    images = (measured_on or {}).get(split, cases)
-    return min(cases, images)
-
-
-def _judge_against_baseline(reading: MetricReading, baseline: Measured) -> str:
+def _judge_against_baseline(
+    reading: MetricReading, baseline_value: float, difference: Difference | None
+) -> str:
     """Return in words whether a metric of the model is better than a baseline.
 
     If the paired difference was measured, its 95% interval decides:
@@ -205,11 +190,10 @@ def _judge_against_baseline(reading: MetricReading, baseline: Measured) -> str:
 
     Args:
         reading: Metric of the model.
-        baseline: Baseline on the same split.
+        baseline_value: Value of the baseline on the same split.
+        difference: Paired difference, the metric minus the baseline, if it was measured.
     """
     row = reading.row  # `row.higher` says whether larger values are better
-    baseline_value = baseline.value
-    difference = baseline.difference
     interval = reading.interval
     if difference is not None:
         if difference.low <= 0 <= difference.high:

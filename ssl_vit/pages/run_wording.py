@@ -11,7 +11,7 @@ from ..formatting import (
     rounded_count,
     sharding_text,
 )
-from ..measurements import read_flat_names, use_plugin_rows
+from ..measurements import use_plugin_rows
 from ..metrics import format_baselines, format_metrics
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
@@ -134,7 +134,6 @@ def describe_result(record: RunRecord) -> str:
 
 
 def _describe_result(record: RunRecord) -> str:
-    metrics = record.metrics()
     if record.result is None:
         step, values = record.latest()
         if not values:
@@ -143,17 +142,17 @@ def _describe_result(record: RunRecord) -> str:
                 return ""
             return f"The training loss is {loss.values[-1]:.3f}."
         images = format_held_out(record.measured_on)
-        latest = read_flat_names(values)
-        sentence = f"On {images} at step {step:,}: {format_metrics(latest)}."
-        baselines = format_baselines(latest)
+        sentence = f"On {images} at step {step:,}: {format_metrics(values)}."
+        baselines = format_baselines(values)
         return f"{sentence} To beat: {baselines}." if baselines else sentence
-    readings = metric_tables.read_metrics(metrics, record.measured_on)
+    measurements = record.result.measurements
+    readings = metric_tables.read_metrics(measurements, record.measured_on)
     fine_tunes = record.recipe is not None and record.recipe.fine_tunes
     sentence = run_verdict.verdict(
         readings, fine_tunes, record.result.not_compared, is_task(record.folder)
     )
-    if not sentence and metrics:
-        measured = read_flat_names({name: metrics[name].value for name in metrics})
+    if not sentence and measurements:
+        measured = {measurement.key: measurement.value for measurement in measurements}
         return f"Measured: {format_metrics(measured)}."
     return sentence
 
@@ -166,7 +165,7 @@ def table_lines(record: RunRecord) -> list[str]:
     if record.result is None:
         return []
     with use_plugin_rows(record.environment.plugin_rows):
-        readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
+        readings = metric_tables.read_metrics(record.measurements(), record.measured_on)
         return [
             line
             for title, table in metric_tables.tables(readings)

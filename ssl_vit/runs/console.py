@@ -6,7 +6,7 @@ Output is tables, a progress bar on a terminal and in a notebook, and plain line
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,12 +20,11 @@ from ..measurements import (
     UNTRAINED,
     MetricKey,
     find_metric,
-    flat_name,
     read_flat_name,
     read_flat_names,
 )
 from ..metrics import format_metrics, is_model_metric, main_metrics
-from ..recipe.records.run import Measured
+from ..recipe.records.run import Measurement, by_key
 from . import notebook
 
 LOSS_KEY = MetricKey("loss")
@@ -77,7 +76,7 @@ class _Progress(Callback, ABC):
     start: int
     steps: int
     images: int | None = None
-    probed: Callable[[], Mapping[str, Measured]] | None = None
+    probed: Callable[[], Iterable[Measurement]] | None = None
     word: str = "step"  # the unit of `start` and `steps`
 
     def on_row(self, row: Row) -> None:
@@ -114,14 +113,14 @@ class _Progress(Callback, ABC):
             metrics = format_metrics(held_out_values, baselines=held_out_values)
             yield f"held out at step {step}: {metrics}{n}"
         has_probes = any(key.is_probe for key in columns)
-        probes = self.probed() if self.probed and has_probes else {}
-        for key, probe in read_flat_names(probes).items():
+        probes = by_key(self.probed()) if self.probed and has_probes else {}
+        for key, probe in probes.items():
             if is_model_metric(key):
-                fresh = probes.get(flat_name(key._replace(subject=UNTRAINED)))
+                fresh = probes.get(key._replace(subject=UNTRAINED))
                 yield f"probe at step {step}: {_probe_text(key, probe, fresh)}"
 
 
-def _probe_text(key: MetricKey, probe: Measured, fresh: Measured | None) -> str:
+def _probe_text(key: MetricKey, probe: Measurement, fresh: Measurement | None) -> str:
     """Describe a probe's accuracy: value, 95% interval, value of untrained weights, and images.
 
     Args:
@@ -130,9 +129,8 @@ def _probe_text(key: MetricKey, probe: Measured, fresh: Measured | None) -> str:
         fresh: The same probe of untrained weights, or None if it was not measured.
     """
     interval = baseline = ""
-    if probe.n:
-        low, high = probe.interval(probe.n)
-        interval = f" ({low:.1%} to {high:.1%})"
+    if probe.interval:
+        interval = f" ({probe.interval.low:.1%} to {probe.interval.high:.1%})"
     if fresh:
         baseline = f"; untrained weights {fresh.value:.1%}"
     n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
@@ -248,7 +246,7 @@ def progress(
     start: int,
     steps: int,
     images: int | None = None,
-    probed: Callable[[], Mapping[str, Measured]] | None = None,
+    probed: Callable[[], Iterable[Measurement]] | None = None,
 ) -> ProgressBar | ProgressLines:
     """Return a progress bar on a terminal or in a notebook, else progress lines.
 

@@ -91,7 +91,7 @@ def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
     assert few == 2 * alone["images"] <= 2 * most
     assert len(drawn) == len(whole) == 8 and all(map(torch.equal, drawn, whole))
     names = ("few_shot_1", "few_shot_3")
-    assert [alone["metrics"][name] for name in names] == [both["metrics"][name] for name in names]
+    assert [alone.metrics[name] for name in names] == [both.metrics[name] for name in names]
 
 
 def broken(unreadable: set[int]) -> Source:

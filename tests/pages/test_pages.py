@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from helpers import arm_studies as arms
+from helpers.measurements import values
 from helpers.options import ROOT
 from helpers.reports import Page
 from helpers.resolving import resolve, resolved
@@ -203,7 +204,7 @@ def test_a_run_without_metrics(tmp_path):
     assert "Curves" not in page.text and not page.data
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "[" * 5000, '{"metrics": 3}', "\x00\xff"])
+@pytest.mark.parametrize("content", ["", "[1]", "[" * 5000, '{"measurements": 3}', "\x00\xff"])
 @pytest.mark.parametrize(
     "name", ["recipe.yaml", "environment.json", "metrics.jsonl", "result.json", "not_finite.json"]
 )
@@ -235,7 +236,7 @@ def test_numbers_that_cannot_be_have_a_page(value, tmp_path):
     result = json.loads((folder / "result.json").read_text())
     if math.isfinite(value):
         result |= dict.fromkeys(("seconds", "images", "exaflop", "device_hours"), value)
-    for entry in result["metrics"].values():
+    for entry in result["measurements"]:
         entry["value"] = value
     (folder / "result.json").write_text(json.dumps(result))
     page = page_of(folder)
@@ -454,7 +455,7 @@ def test_the_command(tmp_path, capsys):
     report_pages.main([str(folder), "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    assert found["state"] == "finished" and found["metrics"]["bad"]["value"] is None
+    assert found["state"] == "finished" and values(found)["bad"] is None
     assert lines[-1].endswith("made/report.html")
     study = arms.study(tmp_path / "gap")
     report_pages.main([str(study)])

@@ -137,14 +137,14 @@ class ListedRun:
     @property
     def rows(self) -> list[Row]:
         """Definitions of the run's metrics and baselines (`measurements.rows_of_run`)."""
-        measured = map(read_flat_name, self.record.metrics())
+        measured = [measurement.key for measurement in self.record.measurements()]
         return rows_of_run(self.record.environment.plugin_rows, measured)
 
     @cached_property
     def measured(self) -> dict[str, MetricReading]:
         """Finite metrics with baselines, by name."""
         with use_plugin_rows(self.record.environment.plugin_rows):
-            with_baselines = read_metrics(self.record.metrics(), self.record.measured_on)
+            with_baselines = read_metrics(self.record.measurements(), self.record.measured_on)
         return {reading.name: reading for reading in with_baselines if math.isfinite(reading.value)}
 
     def has_direction(self, metric: str) -> bool:
@@ -231,18 +231,16 @@ class ListedRun:
         """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes.
 
         Only columns that can be sorted are included, because their values are numbers or names. The
-        other columns are texts about metrics, which are included as numbers under `metrics`. `seen`
-        counts the test and held-out images that the run, or a run that its weights come from, was
-        trained on.
+        other columns are texts about metrics, whose numbers are in `measurements`. `seen` counts
+        the test and held-out images that the run, or a run that its weights come from, was trained
+        on.
         """
         return {
             **{key: COLUMNS[key].value(self) for key in SORTED_BY},
             "ended": self.ended and self.ended.isoformat(timespec="seconds"),
             "folder": str(self.record.folder),
             "steps": self.record.steps,
-            "metrics": {
-                name: measured.content() for name, measured in self.record.metrics().items()
-            },
+            "measurements": [measurement.content() for measurement in self.record.measurements()],
             "seen": [images.content() for images in self.record.seen],
         }
 

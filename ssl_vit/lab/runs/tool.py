@@ -61,7 +61,7 @@ class RunTable:
             settings = {key: run.settings.get(key) for key in keys}
             metrics = {metric: run.value(metric) for metric in run.measured}
             rows.append(run.content() | settings | metrics)
-        return DataFrame(rows).drop(columns="metrics")
+        return DataFrame(rows).drop(columns="measurements")
 
     def content(self) -> dict[str, Any]:
         """Return the dictionary that `--json` prints."""
