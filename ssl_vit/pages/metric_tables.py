@@ -157,7 +157,7 @@ def read_metrics(
         if math.isfinite(reading.value):
             label = f"{key.part} {baseline.called}".lstrip()
             substitute = key.subject if key.subject in SUBSTITUTES else ""
-            difference = (entries[metric].differences or {}).get(key.subject)
+            difference = entries[metric].differences.get(key.subject)
             better = _judge_against_baseline(reading, entry.value, difference)
             reading.comparisons.append(
                 BaselineComparison(label, substitute, entry.value, difference, better)

@@ -85,7 +85,7 @@ def test_fresh_weights_are_those_that_an_evaluation_of_scratch_has(
     alone = evaluated(altered([*MEASURED, *where, *model], *scratch))
     for measure in ("knn", "linear", "few_shot_1", "few_shot_3"):
         assert own.metrics[f"fresh_{measure}"].value == alone.metrics[measure].value
-        apart = (own.metrics[measure].differences or {})["untrained"]
+        apart = own.metrics[measure].differences["untrained"]
         assert apart.low <= apart.mean <= apart.high
         both = own.metrics[measure].value - alone.metrics[measure].value
         assert apart.mean == pytest.approx(both)
@@ -101,7 +101,7 @@ def test_a_run_that_learns_nothing_is_its_own_fresh_weights(short: list[str], fo
     metrics = evaluated([*words, "data.size=32"]).metrics
     for measure in ("knn", "few_shot_1"):
         assert metrics[measure].value == metrics[f"fresh_{measure}"].value
-        apart = (metrics[measure].differences or {})["untrained"]
+        apart = metrics[measure].differences["untrained"]
         assert apart.mean == 0
 
 
@@ -159,7 +159,7 @@ def test_images_that_chose_the_weights_give_no_difference(
 ) -> None:
     done = run(altered(short, *KNN, *own, "name=run", "eval.every=2", "checkpoint.every=2"))
     knn = result_of(done).metrics["probe_knn"]
-    assert (knn.differences is not None) == paired
+    assert bool(knn.differences) == paired
     seen = [row["step"] for row in done.rows() if "probe/knn" in row]
     assert seen == ([2, 4] if own == ["checkpoint.best=probe/knn"] else [4])
 
@@ -176,7 +176,7 @@ def test_an_evaluation_on_the_split_that_chose_has_no_difference(
     words += [f"init={done.folder}", f"out={done.folder.parent}"]
     for split, paired in (("val", False), ("test", True)):
         found = evaluated([*words, f"data.test={split}", f"name={split}"]).metrics["knn"]
-        assert (found.differences is not None) == paired
+        assert bool(found.differences) == paired
 
 
 @pytest.mark.parametrize(

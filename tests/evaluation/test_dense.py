@@ -298,7 +298,7 @@ def test_a_difference_of_few_masks_has_no_interval() -> None:
         each = image_13C.expand(images, -1, -1)
         of = dense.PixelCounts(image_13C, image_13C[0], each, np.arange(images))
         miou, *_ = dense.segmentation_metrics({ENCODER: of, UNTRAINED: of}, paired=True)
-        found = (miou.differences or {}).get(UNTRAINED)
+        found = miou.differences.get(UNTRAINED)
         assert (found and (found.low, found.high)) == known
 
 

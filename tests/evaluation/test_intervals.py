@@ -145,9 +145,9 @@ def test_every_test_image_twice_is_no_more_evidence(tmp_path: Path) -> None:
         }
         assert one.interval is not None and two.interval is not None
         assert two.interval.content() == pytest.approx(one.interval.content())
-        assert (one.differences or {}).keys() == (two.differences or {}).keys()
-        for subject, difference in (one.differences or {}).items():
-            of_copies = (two.differences or {})[subject]
+        assert one.differences.keys() == two.differences.keys()
+        for subject, difference in one.differences.items():
+            of_copies = two.differences[subject]
             assert of_copies.content() == pytest.approx(difference.content())
     assert "80 test images, 40 distinct" in str(twice)
     readings = metric_tables.read_metrics(twice.measurements, twice.measured_on)
@@ -207,7 +207,7 @@ def test_a_classifier_is_tested_on_distinct_images_and_against_the_commonest_cla
     network = [word for word in TINY if word.startswith(("model.", "data.size"))]
     result = ssl_vit.finetune([*words, *network, *LOADED])
     top1 = result.metrics["top1"]
-    difference = (top1.differences or {})["majority_top1"]
+    difference = top1.differences["majority_top1"]
     assert top1.copies is not None and (top1.n, top1.copies.distinct) == (80, 40)
     assert difference.low <= 0
     said = run_verdict.CLASSIFIER_AS_COMMONEST.format(measure="top-1")
@@ -230,7 +230,7 @@ def test_features_of_labels_drawn_at_random_are_no_better_than_one_class(tmp_pat
     words = [word for word in EVALUATED if not word.startswith("model.")]
     place = [f"data.path={root}", "data.validation=val", f"out={tmp_path}", "name=look"]
     found = ssl_vit.evaluate(altered(words, *place, *more))
-    assert "commonest_class" in (found.metrics["knn"].differences or {})
+    assert "commonest_class" in found.metrics["knn"].differences
     (line,) = [line for line in found.lines() if line.startswith("verdict")]
     assert run_verdict.FEATURES_AS_COMMONEST.format(measure="k-NN") in line
 

@@ -261,7 +261,7 @@ def test_it_stands_beside_fresh_weights_and_is_measured_once_more_alike(words: l
     assert {*found.metrics} == {"attentive", "fresh_attentive", "commonest_attentive"}
     assert {one.n for one in found.metrics.values()} == {41}
     assert found.metrics["commonest_attentive"].value == 21 / 41
-    apart = (found.metrics["attentive"].differences or {})["untrained"]
+    apart = found.metrics["attentive"].differences["untrained"]
     own, fresh = (found.metrics[name].value for name in ("attentive", "fresh_attentive"))
     assert apart is not None and apart.mean == pytest.approx(own - fresh)
     assert found.images == 61 + 60 + 41

@@ -55,7 +55,7 @@ class Measurement(Record):
         value: Value, which is NaN or infinite in a bad run.
         n: Number of measured images, patches or labels.
         copies: Number of repeated images, or None if all images are distinct.
-        draws: Number of random draws of few-shot images that an accuracy averages, if more than 1.
+        draws: Number of random draws of few-shot images that an accuracy averages, or 0 for one.
         interval: 95% interval of a share, such as an accuracy, of a known number of images. It says
             how far the share may change with other images and, with `draws`, with other draws.
         differences: `{subject: difference}`: a metric of the model minus the same metric of each
@@ -72,9 +72,9 @@ class Measurement(Record):
     value: float
     n: Whole | None = None
     copies: MayLack[Copies] = None
-    draws: MayLack[Whole] = None
+    draws: Whole = 0
     interval: MayLack[ConfidenceInterval] = None
-    differences: MayLack[dict[str, Difference]] = None
+    differences: dict[str, Difference] = {}
 
     @classmethod
     def of(cls, key: MetricKey, **fields: Any) -> "Measurement":
