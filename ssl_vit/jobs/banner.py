@@ -11,7 +11,6 @@ from ..data.streaming import describe_windows
 from ..data.workers import limit_workers
 from ..evaluation.online import why_folders_are_not_classes
 from ..evaluation.split_images import count_measured_images
-from ..measurements import read_flat_names
 from ..models.encoder import Backbone, Encoder
 from ..recipe import schema
 from ..runs import console, seen_text
@@ -76,7 +75,7 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
                 "Use fewer neighbours, or probe.measures= without knn"
             )
     yield from splits.guesses
-    for key, (value, _) in read_flat_names(job.held_out.baselines).items():
+    for key, (value, _) in job.held_out.baselines.items():
         if key.subject == "entropy" and value < NO_ENTROPY:
             yield (
                 f"target={recipe.target}: almost all training patches have the same class "
@@ -189,8 +188,7 @@ def _rows_about_training(job: TrainingJob) -> Iterator[tuple[str, str]]:
     if job.decoded:
         machine.append(f"decoded in memory: {job.decoded.description}")
     yield "machine", ", ".join(machine)
-    measured = read_flat_names(job.held_out.baselines)
-    baselines = {key: value for key, (value, _) in measured.items()}
+    baselines = {key: value for key, (value, _) in job.held_out.baselines.items()}
     to_beat = metrics.format_baselines(baselines)
     if to_beat:
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])

@@ -17,7 +17,7 @@ from ..evaluation.features import count_copies_in
 from ..evaluation.held_out import count_images
 from ..evaluation.images import EvaluationImages
 from ..formatting import format_image_count
-from ..measurements import flat_name, read_flat_name
+from ..measurements import flat_name
 from ..models import weights
 from ..objectives.base import Objective
 from ..recipe.records.run import Best, Measurement, Result, SeenImages, Trunk, by_key
@@ -313,10 +313,10 @@ def _held_out(job: TrainingJob) -> list[Measurement]:
     copies_of_labelled = count_copies_in(batches, accelerator, labelled=True)
     split = split_images.held_out_split(job.recipe)
     measurements = []
-    for name, (value, n) in job.held_out.latest.items():
+    for key, (value, n) in job.held_out.latest.items():
         # if all images have labels, both numbers of copies are equal
         metric_copies = copies_of_labelled if n == labelled else copies
-        measurement = Measurement.of(read_flat_name(name), split=split, value=value, n=n)
+        measurement = Measurement.of(key, split=split, value=value, n=n)
         measurements.append(measurement.having(copies=metric_copies))
     return measurements
 
