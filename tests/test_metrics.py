@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from helpers import made_studies
-from helpers.measurements import Measured, altered_records, by_name, written
-from helpers.measurements import measurements as records
+from helpers.measurements import altered_records, by_name, written
 from helpers.options import TINY, altered
 from helpers.reports import Page, table
 from helpers.resolving import resolve
@@ -46,7 +45,7 @@ from ssl_vit.objectives import building
 from ssl_vit.pages import metric_tables, run_page, run_wording
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.records.run import Declared
+from ssl_vit.recipe.records.run import Declared, Measurement
 from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
@@ -134,8 +133,8 @@ def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry
 
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
-    measured = records({"agreement": Measured(0.25, "validation", 100)})
-    ((_, table),) = metric_tables.tables(metric_tables.read_metrics(measured), True)
+    agreement = Measurement(metric="agreement", value=0.25, split="validation", n=100)
+    ((_, table),) = metric_tables.tables(metric_tables.read_metrics([agreement]), True)
     assert table.head[0] == "100 held-out images"
     assert table.rows == [["agreement", "0.25", "", ""]]
     assert metrics.format_metrics({MetricKey("agreement"): 0.25}) == ""

@@ -224,7 +224,7 @@ def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> s
     for name, (value, difference) in beside.items():
         metrics[name] = Measured(value=value, split=split, n=100)
         if difference is not None:
-            metrics[name].difference = difference
+            metrics[name]["difference"] = difference
     metrics["commonest_knn"] = Measured(value=0.1, split=split, n=100)
     return run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
 
@@ -262,7 +262,7 @@ def test_what_the_commonest_class_reaches_is_no_finding() -> None:
     better = Difference(mean=0.2, low=0.1, high=0.3)
     values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
-    metrics["fresh_knn"].difference = better
+    metrics["fresh_knn"]["difference"] = better
     said = run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
     assert said == run_verdict.FEATURES_AS_COMMONEST.format(measure="k-NN")
 
@@ -274,7 +274,9 @@ def test_one_sentence_at_most_and_none_that_was_not_measured() -> None:
     readings = metric_tables.read_metrics(measurements(found))
     said = run_verdict.CLASSIFIER_AS_COMMONEST.format(measure="top-1")
     assert run_verdict.verdict(readings) == run_verdict.verdict(readings, True) == said
-    good = metric_tables.read_metrics(measurements({"top1": Measured(0.9, "test", 400)}))
+    good = metric_tables.read_metrics(
+        measurements({"top1": Measured(value=0.9, split="test", n=400)})
+    )
     assert run_verdict.verdict(good, True) == run_verdict.FINE_TUNED
     assert run_verdict.verdict(good, True, in_study=True) == ""
     assert run_verdict.verdict([], True) == run_verdict.verdict([]) == ""
@@ -287,7 +289,7 @@ def test_a_difference_without_an_interval_is_marked() -> None:
     fewer or unknown images are named."""
     values = {"knn": 0.45, "fresh_knn": 0.3, "linear": 0.5, "mean_cosine": 0.5}
     metrics = {name: Measured(value=value, split="test", n=400) for name, value in values.items()}
-    metrics["linear"].n, metrics["mean_cosine"].n = 300, None
+    metrics["linear"]["n"], metrics["mean_cosine"]["n"] = 300, None
     readings = metric_tables.read_metrics(measurements(metrics))
     (_, table), (_, other) = metric_tables.tables(readings)
     assert [row[0] for row in table.rows] == ["k-NN", "linear probe (n = 300)"]
@@ -301,7 +303,7 @@ def test_the_table_has_each_baseline_and_the_paired_difference() -> None:
     """Of 500 images; Wilson's interval of 52 of 500, by hand: 8.0% to 13.4%."""
     values = {"knn": 0.104, "fresh_knn": 0.128, "pixels_knn": 0.318, "commonest_knn": 0.12}
     metrics = {name: Measured(value=value, split="test", n=500) for name, value in values.items()}
-    metrics["fresh_knn"].difference = Difference(mean=-0.024, low=-0.057, high=0.009)
+    metrics["fresh_knn"]["difference"] = Difference(mean=-0.024, low=-0.057, high=0.009)
     metrics["loss"] = Measured(value=2.5, split="test", n=500)
     metrics["chance_loss"] = Measured(value=2.3, split="test", n=500)
     features, results = metric_tables.tables(metric_tables.read_metrics(measurements(metrics)))

@@ -1,45 +1,33 @@
 """Measurements of result.json by their flat names, such as `fresh_knn`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from ssl_vit import metrics  # noqa: F401, declares the metrics of the package
 from ssl_vit.measurements import MetricKey, flat_name, read_flat_name
-from ssl_vit.recipe.records.run import Difference, Measurement
+from ssl_vit.recipe.records.run import Measurement
 
 Fields = Mapping[str, Any]
-
-
-@dataclass
-class Measured:
-    """Value of a metric, or of a baseline with the difference of the metric from the baseline."""
-
-    value: float
-    split: str
-    n: int | None = None
-    difference: Difference | None = None
+# fields of a measurement; a baseline may have a `difference`, the metric minus the baseline
+Measured = dict[str, Any]
 
 
 def measurements(
-    measured: Mapping[str, Measured] | Mapping[str, Fields],
+    measured: Mapping[str, Fields],
     measured_on: Mapping[str, int] | None = None,
 ) -> list[Measurement]:
     """Return the records of `{flat name: fields}`."""
-    by_key: dict[MetricKey, dict[str, Any]] = {
-        read_flat_name(name): asdict(fields) if isinstance(fields, Measured) else {**fields}
-        for name, fields in measured.items()
-    }
+    by_key = {read_flat_name(name): {**fields} for name, fields in measured.items()}
     for key, fields in by_key.items():
-        difference = fields.pop("difference", None)
-        if difference:
-            by_key[key.of_model].setdefault("differences", {})[key.subject] = difference
+        if "difference" in fields:
+            differences = by_key[key.of_model].setdefault("differences", {})
+            differences[key.subject] = fields.pop("difference")
     records = [Measurement.of(key, **fields) for key, fields in by_key.items()]
     return [record.with_interval(measured_on) for record in records]
 
 
 def written(
-    measured: Mapping[str, Measured] | Mapping[str, Fields],
+    measured: Mapping[str, Fields],
     measured_on: Mapping[str, int] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the records of `{flat name: fields}` as result.json has them."""
@@ -54,11 +42,6 @@ def key_of(record: Fields) -> MetricKey:
 def by_name(result: Fields) -> dict[str, dict[str, Any]]:
     """Return `{flat name: record}` of the measurements in result.json or that `--json` prints."""
     return {flat_name(key_of(record)): record for record in result["measurements"]}
-
-
-def values(result: Fields) -> dict[str, float]:
-    """Return `{flat name: value}` of the measurements in result.json or that `--json` prints."""
-    return {name: record["value"] for name, record in by_name(result).items()}
 
 
 def altered_records(result: Fields, changes: Mapping[str, Fields]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ OTHERS = {
     "evaluation/dense.py": {"row_B"},
     "jobs/banner.py": {"key"},
     "jobs/encoders.py": {"key", "place"},
+    "jobs/scratch.py": {"key"},
     "lab/report.py": {"text", "word", "' '.join(verdict.rows['origin'])"},
     "lab/runs/listed.py": {"key", "run.state"},
     "lab/runs/tool.py": {"sort"},

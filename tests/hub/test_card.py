@@ -13,7 +13,7 @@ from PIL import Image
 
 from helpers.hub_runs import REPO, pushed
 from helpers.hub_server import Hub
-from helpers.measurements import Measured, measurements
+from helpers.measurements import measurements
 from helpers.options import ROOT
 from helpers.reports import table
 from ssl_vit.hub import card, public, push
@@ -35,8 +35,11 @@ def written(run: Run, **metrics: float) -> str:
     """The card of a run, with these values in its result."""
     result = result_of(run)
     if metrics:
-        changes = {name: Measured(value, "validation", 10_000) for name, value in metrics.items()}
         result.measured_on = {"validation": 10_000}
+        changes = {
+            name: {"value": value, "split": "validation", "n": 10_000}
+            for name, value in metrics.items()
+        }
         changed = by_key([*result.measurements, *measurements(changes)])
         result.measurements = [
             record.with_interval(result.measured_on) for record in changed.values()

@@ -16,7 +16,7 @@ import torch
 import ssl_vit
 from helpers.images import put
 from helpers.launching import python
-from helpers.measurements import values
+from helpers.measurements import by_name
 from helpers.options import PROBE, ROOT, TINY, TUNE, altered
 from helpers.run_pages import make_run
 from helpers.runs import assert_same_end, result, with_callbacks
@@ -51,7 +51,7 @@ def test_what_is_public_is_shown_and_nothing_else() -> None:
 def test_a_result_is_its_file_with_attributes_and_a_folder(made: Any) -> None:
     written = result(made.folder)
     assert made.content() == {"folder": str(made.folder), **written}
-    assert made.metrics["loss"].value == values(written)["loss"]
+    assert made.metrics["loss"].value == by_name(written)["loss"]["value"]
     assert (made.steps, made.metrics["loss"].split) == (2, "validation")
     assert ssl_vit.pretrain(OPTIONS, out=made.folder.parent, name="run") == made
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import ssl_vit
 from helpers.encoders import net, pixels
 from helpers.launching import launch_ranks, outcome
-from helpers.measurements import key_of, values
+from helpers.measurements import by_name, key_of
 from helpers.options import LOADED, PROBE, SHORT, TINY, altered
 from helpers.runs import result, run
 from helpers.tables import TRAIN, broken, image, table
@@ -123,9 +123,9 @@ def test_a_runs_own_head_is_measured_as_when_it_was_trained(
         few = ["optim.steps=4", "eval.test=true", "data.test=0.01", "name=run"]
         folder = run(altered(tiny, f"recipe={recipe}", *few)).folder
     now = ssl_vit.evaluate(measured(folder, tmp_path, "probe.measures=[top1]")).metrics
-    was = values(result(folder))
+    was = by_name(result(folder))
     assert {name: one.value for name, one in now.items()} == {
-        name: was[name] for name in ("top1", "top5", "majority_top1")
+        name: was[name]["value"] for name in ("top1", "top5", "majority_top1")
     }
     assert (
         recipe != "supervised" or was["majority"]["split"] == "validation"

@@ -71,8 +71,7 @@ def copied(runs: Path, name: str) -> Path:
 def measured(run: Path, **values: dict) -> None:
     """The run with other facts of its metrics."""
     result = content(run / "result.json")
-    names = by_name(result)
-    changes = {name: values.get(name, values.get("all", {})) for name in names}
+    changes = {name: values.get(name, values.get("all", {})) for name in by_name(result)}
     alter(run / "result.json", measurements=altered_records(result, changes))
 
 

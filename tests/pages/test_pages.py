@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from helpers import arm_studies as arms
-from helpers.measurements import values
+from helpers.measurements import by_name
 from helpers.options import ROOT
 from helpers.reports import Page
 from helpers.resolving import resolve, resolved
@@ -455,7 +455,7 @@ def test_the_command(tmp_path, capsys):
     report_pages.main([str(folder), "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    assert found["state"] == "finished" and values(found)["bad"] is None
+    assert found["state"] == "finished" and by_name(found)["bad"]["value"] is None
     assert lines[-1].endswith("made/report.html")
     study = arms.study(tmp_path / "gap")
     report_pages.main([str(study)])
