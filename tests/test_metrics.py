@@ -169,7 +169,9 @@ def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
     declaration.withdraw("of_a_plugin")
     found = {"mistaken": 0.25, "at_random": 0.75}
     entries = {key: {"value": x, "n": 90, "split": "validation"} for key, x in found.items()}
-    record = read_run(make_run(tmp_path / "a", found=entries, environment={"declared": recorded}))
+    with use_plugin_rows(rows):
+        folder = make_run(tmp_path / "a", found=entries, environment={"declared": recorded})
+    record = read_run(folder)
     lines = "\n".join(run_wording.table_lines(record))
     assert "25.0%" in lines and "75.0% (drawing" in lines
     assert declaration.find_objective_or_stub("of_a_plugin").title == "Views"

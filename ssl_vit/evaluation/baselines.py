@@ -19,7 +19,7 @@ from ..measurements import SUBSTITUTES, MetricKey
 from ..metrics import measure_rank
 from ..models.encoder import Backbone, build_backbone
 from ..models.weights import copy_weights
-from ..recipe.records.run import ConfidenceInterval, Copies, Difference, Measurement
+from ..recipe.records.run import ConfidenceInterval, Copies, Difference, Measurement, known
 from ..recipe.schema import Data, Model, Recipe
 from ..stats import Interval, paired_difference, widen_over_draws
 from .features import ENCODER, Reader, Right, accuracy
@@ -93,7 +93,11 @@ def to_torch(arrays: Mapping[str, np.ndarray]) -> Right:
 
 
 def measure_accuracy(
-    key: MetricKey, right_TM: Tensor, split: str, copies: Copies | None
+    key: MetricKey,
+    right_TM: Tensor,
+    split: str,
+    copies: Copies | None,
+    differences: Mapping[str, Difference] | None = None,
 ) -> Measurement:
     """Return the accuracy of a probe on M images.
 
@@ -106,15 +110,18 @@ def measure_accuracy(
         right_TM: Whether each image is classified correctly in each draw, bool.
         split: Split of the images.
         copies: How often the same image is among the images. None: all images are distinct.
+        differences: {subject: difference of the accuracy from the subject's accuracy}.
     """
     draws, images = right_TM.shape
-    measurement = Measurement.of(key, split=split, value=accuracy(right_TM), n=images)
-    measurement = measurement.having(copies=copies).with_interval()
+    fields = known(**key._asdict(), copies=copies, differences=differences)
+    value = accuracy(right_TM)
+    measurement = Measurement(split=split, value=value, n=images, **fields).with_interval()
     if draws > 1 and measurement.interval:
         accuracy_T = right_TM.double().mean(1).tolist()
         image_interval = Interval(measurement.interval.low, measurement.interval.high)
         low, high = widen_over_draws(accuracy_T, image_interval)
-        return measurement.having(draws=draws, interval=ConfidenceInterval(low=low, high=high))
+        measurement.draws = draws
+        measurement.interval = ConfidenceInterval(low=low, high=high)
     return measurement
 
 
@@ -171,8 +178,8 @@ def metrics_with_baselines(
             for subject in subjects
             if paired
         }
-        accuracy_of_encoder = measure_accuracy(key, of_encoder[measure], split, copies)
-        measurements.append(accuracy_of_encoder.having(differences=differences))
+        right_TM = of_encoder[measure]
+        measurements.append(measure_accuracy(key, right_TM, split, copies, differences))
         for subject in subjects:
             baseline = key._replace(subject=subject)
             measurements.append(measure_accuracy(baseline, right[subject][measure], split, copies))

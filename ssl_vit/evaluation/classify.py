@@ -125,14 +125,14 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> l
     copies = count_copies(predictions.content[is_labelled_M], label_ML)
     # The leading dimension of 1 says that there is a single classifier, not several random draws
     right_1M = {key: torch.from_numpy(right_M)[None] for key, right_M in right.items()}
-    measurements = [
-        baselines.measure_accuracy(key, value_1M, "test", copies)
-        for key, value_1M in right_1M.items()
-    ]
+    differences = {}
     if paired:
         difference = baselines.accuracy_difference(right_1M[top1], right_1M[majority], copies)
-        measurements[0] = measurements[0].having(differences={majority.subject: difference})
-    return measurements
+        differences[top1] = {majority.subject: difference}
+    return [
+        baselines.measure_accuracy(key, value_1M, "test", copies, differences.get(key))
+        for key, value_1M in right_1M.items()
+    ]
 
 
 def commonest_class(label_ML: np.ndarray) -> int:

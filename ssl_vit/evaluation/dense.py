@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..measurements import UNTRAINED, MetricKey
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
-from ..recipe.records.run import Difference, Measurement
+from ..recipe.records.run import Difference, Measurement, known
 from ..stats import Interval, resampled_difference
 from ..training.distributed import broadcast_from_main
 from . import probes
@@ -175,9 +175,10 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
             differences[UNTRAINED] = Difference(mean=mean, low=low, high=high)
         for subject, value in value_of.items():
             key = MetricKey(name, subject.format(name))
-            measurement = Measurement.of(key, split="test", value=value, n=images)
-            known = {} if key.subject else differences
-            measurements.append(measurement.having(copies=copies, differences=known))
+            fields = known(**key._asdict(), copies=copies)
+            if not key.subject:
+                fields |= known(differences=differences)
+            measurements.append(Measurement(split="test", value=value, n=images, **fields))
     return measurements
 
 

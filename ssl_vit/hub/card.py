@@ -13,7 +13,7 @@ from ..pages import figure_blocks, metric_tables, run_verdict
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
 from ..recipe.images import Data
-from ..recipe.records.run import Measurement, by_key
+from ..recipe.records.run import Measurement
 from ..recipe.schema import Recipe, changes_experiment, describe_held_out_choices
 from ..runs import seen_text
 from ..runs.folder import Run
@@ -106,14 +106,16 @@ def _metadata(recipe: Recipe, classifies: bool, measurements: Sequence[Measureme
             task_type=task,
             dataset_type=hub or recipe.data.name,
             dataset_name=recipe.data.name,
-            dataset_split=entry.split,
+            dataset_split=measurement.split,
             # the Hub's type if there is one for the unit, else the name itself
-            metric_type=METRIC_TYPES.get(find_metric(key).unit, flat_name(key)),
-            metric_name=flat_name(key),
-            metric_value=entry.value,
+            metric_type=METRIC_TYPES.get(
+                find_metric(measurement.key).unit, flat_name(measurement.key)
+            ),
+            metric_name=flat_name(measurement.key),
+            metric_value=measurement.value,
         )
-        for key, entry in by_key(measurements).items()
-        if is_model_metric(key) and math.isfinite(entry.value)
+        for measurement in measurements
+        if is_model_metric(measurement.key) and math.isfinite(measurement.value)
     ]
     start = recipe.init_source
     return ModelCardData(

@@ -20,7 +20,7 @@ from ..formatting import format_image_count
 from ..measurements import flat_name
 from ..models import weights
 from ..objectives.base import Objective
-from ..recipe.records.run import Best, Measurement, Result, SeenImages, Trunk, by_key
+from ..recipe.records.run import Best, Measurement, Result, SeenImages, Trunk, known
 from ..runs import shared
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash, upstream_cost
@@ -251,7 +251,10 @@ def write_result(
     if test_counts:
         counts["test"] = min(counts["test"], max(test_counts))
     best = fields.get("best")
-    step = best.step if best and best.step else steps  # step of the measured weights
+    measured = {measurement.key: measurement.with_interval(counts) for measurement in measurements}
+    for measurement in measured.values():
+        if steps:  # an evaluation trains nothing
+            measurement.step = best.step if best and best.step else steps
     result = Result(
         steps=steps,
         images=images,
@@ -260,10 +263,7 @@ def write_result(
         total_exaflop=_sum_or_none(exaflop, before["exaflop"]),
         total_device_hours=_sum_or_none(hours, before["device_hours"]),
         seconds=seconds,
-        measurements=[
-            measurement.having(step=step).with_interval(counts)
-            for measurement in by_key(measurements).values()
-        ],
+        measurements=[*measured.values()],
         measured_on=counts,
         recipe=recipe_hash(recipe),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -316,8 +316,8 @@ def _held_out(job: TrainingJob) -> list[Measurement]:
     for key, (value, n) in job.held_out.latest.items():
         # if all images have labels, both numbers of copies are equal
         metric_copies = copies_of_labelled if n == labelled else copies
-        measurement = Measurement.of(key, split=split, value=value, n=n)
-        measurements.append(measurement.having(copies=metric_copies))
+        fields = known(**key._asdict(), copies=metric_copies)
+        measurements.append(Measurement(split=split, value=value, n=n, **fields))
     return measurements
 
 

@@ -40,7 +40,6 @@ from ..pages.figure_style import COLOURS, INK, STYLE
 from ..pages.run_page import PAGE
 from ..pages.run_wording import describe_machine
 from ..recipe.init_source import SCRATCH
-from ..recipe.records.run import by_key
 from ..recipe.schema import sources
 from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
@@ -133,7 +132,8 @@ def write(folder: Path) -> Report:
     runs = results.finished.values()
     # a plugin may declare metrics: how they are displayed, and whether higher values are better
     plugin_rows = [
-        rows_of_run(run.environment.plugin_rows, by_key(run.result.measurements)) for run in runs
+        rows_of_run(run.environment.plugin_rows, [entry.key for entry in run.result.measurements])
+        for run in runs
     ]
     with use_plugin_rows(*plugin_rows):
         return _write(folder, results)

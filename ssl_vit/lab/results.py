@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..formatting import format_count
 from ..measurements import UNTRAINED, flat_name
 from ..recipe import records
-from ..recipe.records.run import CountedResult, RunEnvironment
+from ..recipe.records.run import CountedResult, RunEnvironment, independent_cases
 from ..runs import identity
 from ..runs.identity import STUDY_HINT
 from .compare import PredictionOutcomes
@@ -236,7 +236,7 @@ def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[st
             key, run_columns = key.of_model, untrained_columns
         measured = {"split": entry.split, "metric": flat_name(key), "value": entry.value}
         # all patches of an image count as one case, because they are alike
-        n = entry.n and entry.count_cases(measured_on)
+        n = entry.n and independent_cases(entry.n, entry.split, measured_on)
         fingerprint = fingerprints.get(entry.split, "")
         yield shared | run_columns | measured | {"n": n, "fingerprint": fingerprint}
 

@@ -29,7 +29,13 @@ from ..metrics import (
     is_shown_otherwise,
     metric_label,
 )
-from ..recipe.records.run import ConfidenceInterval, Copies, Difference, Measurement, by_key
+from ..recipe.records.run import (
+    ConfidenceInterval,
+    Copies,
+    Difference,
+    Measurement,
+    independent_cases,
+)
 from .blocks import Table
 
 Images = Mapping[str, int] | None  # {split: number of images measured}, as in result.json
@@ -125,13 +131,13 @@ def read_metrics(
         measurements: Measurements of metrics and baselines, from result.json.
         measured_on: `{split: number of measured images}`, or None if it is not recorded.
     """
-    entries = by_key(measurements)
+    entries = {measurement.key: measurement for measurement in measurements}
     readings: dict[MetricKey, MetricReading] = {}
     for key, entry in entries.items():
         if not is_model_metric(key):
             continue
         row, is_finite = find_metric(key), math.isfinite(entry.value)
-        images = entry.count_cases(measured_on) if is_finite else 0
+        images = independent_cases(entry.n, entry.split, measured_on) if is_finite else 0
         distinct = entry.copies.distinct if entry.copies else images
         readings[key] = MetricReading(
             key=key,

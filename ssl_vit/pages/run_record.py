@@ -19,7 +19,14 @@ from ..measurements import MetricKey, flat_name, read_flat_names, use_plugin_row
 from ..recipe import parsing, recipe_files, records
 from ..recipe.keys import Values
 from ..recipe.records import Kind
-from ..recipe.records.run import Environment, Measurement, NotFinite, Result, SeenImages
+from ..recipe.records.run import (
+    Environment,
+    Measurement,
+    NotFinite,
+    Result,
+    SeenImages,
+    known,
+)
 from ..recipe.schema import Recipe
 from ..runs import lock, seen_text
 from ..runs.checkpoint_files import list_checkpoints, step_of
@@ -154,9 +161,12 @@ class RunRecord:
         images = self.measured_on.get("validation")
         with use_plugin_rows(self.environment.plugin_rows):
             return [
-                Measurement.of(key, split="validation", value=value, n=images)
-                .having(step=step)
-                .with_interval()
+                Measurement(
+                    split="validation",
+                    value=value,
+                    n=images,
+                    **known(**key._asdict(), step=step),
+                ).with_interval()
                 for key, value in values.items()
             ]
 

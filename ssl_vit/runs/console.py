@@ -24,7 +24,7 @@ from ..measurements import (
     read_flat_names,
 )
 from ..metrics import format_metrics, is_model_metric, main_metrics
-from ..recipe.records.run import Measurement, by_key
+from ..recipe.records.run import Measurement
 from . import notebook
 
 LOSS_KEY = MetricKey("loss")
@@ -113,7 +113,8 @@ class _Progress(Callback, ABC):
             metrics = format_metrics(held_out_values, baselines=held_out_values)
             yield f"held out at step {step}: {metrics}{n}"
         has_probes = any(key.is_probe for key in columns)
-        probes = by_key(self.probed()) if self.probed and has_probes else {}
+        measured = self.probed() if self.probed and has_probes else ()
+        probes = {measurement.key: measurement for measurement in measured}
         for key, probe in probes.items():
             if is_model_metric(key):
                 fresh = probes.get(key._replace(subject=UNTRAINED))

@@ -5,7 +5,7 @@ from typing import Any
 
 from ssl_vit import metrics  # noqa: F401, declares the metrics of the package
 from ssl_vit.measurements import MetricKey, flat_name, read_flat_name
-from ssl_vit.recipe.records.run import Measurement
+from ssl_vit.recipe.records.run import Measurement, known
 
 Fields = Mapping[str, Any]
 # fields of a measurement; a baseline may have a `difference`, the metric minus the baseline
@@ -22,7 +22,7 @@ def measurements(
         if "difference" in fields:
             differences = by_key[key.of_model].setdefault("differences", {})
             differences[key.subject] = fields.pop("difference")
-    records = [Measurement.of(key, **fields) for key, fields in by_key.items()]
+    records = [Measurement(**known(**key._asdict()), **fields) for key, fields in by_key.items()]
     return [record.with_interval(measured_on) for record in records]
 
 
@@ -48,7 +48,6 @@ def altered_records(result: Fields, changes: Mapping[str, Fields]) -> list[dict[
     """Return the records of a result with other fields, `{flat name: fields}`, or new records."""
     records = by_name(result)
     for name, fields in changes.items():
-        key = read_flat_name(name)
-        named = {field: value for field, value in key._asdict().items() if value}
+        named = known(**read_flat_name(name)._asdict())
         records[name] = named | records.get(name, {}) | fields
     return [*records.values()]

@@ -20,7 +20,7 @@ from ssl_vit.hub import card, public, push
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives.supervised import SupervisedOptions
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.records.run import Result, SeenImages, Trunk, by_key
+from ssl_vit.recipe.records.run import Result, SeenImages, Trunk
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import wilson_interval
 
@@ -40,7 +40,7 @@ def written(run: Run, **metrics: float) -> str:
             name: {"value": value, "split": "validation", "n": 10_000}
             for name, value in metrics.items()
         }
-        changed = by_key([*result.measurements, *measurements(changes)])
+        changed = {one.key: one for one in (*result.measurements, *measurements(changes))}
         result.measurements = [
             record.with_interval(result.measured_on) for record in changed.values()
         ]

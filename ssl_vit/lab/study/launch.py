@@ -13,7 +13,7 @@ from ...metrics import in_order, is_model_metric, metric_label, score
 from ...recipe import records
 from ...recipe.keys import Values
 from ...recipe.records import Record
-from ...recipe.records.run import Environment, Measurement, by_key
+from ...recipe.records.run import Environment, Measurement
 from ...recipe.schema import Recipe
 from ...recipe.words import write_all
 from ...runs.identity import STUDY_HINT
@@ -150,7 +150,8 @@ def describe_result(job: StudyJob, name: str) -> str:
 
 
 def _describe_result(job: StudyJob, name: str) -> str:
-    measurements = by_key(read_result(job.folder, name).measurements)
+    result = read_result(job.folder, name)
+    measurements = {entry.key: entry for entry in result.measurements}
     choices = (task.best for task in job.tasks.values() if task.best and name in task.tries)
     measures = [*(measure for _, measure in choices), *job.measures]
     listed_metrics = in_order(filter(is_model_metric, measurements))
@@ -247,7 +248,8 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
         key = read_flat_name(measure)
         for name in tries:
             if has_result(folder, name):
-                measurements = by_key(read_result(folder, name).measurements)
+                result = read_result(folder, name)
+                measurements = {entry.key: entry for entry in result.measurements}
                 if key not in measurements:
                     names = ", ".join(map(flat_name, measurements))
                     raise UserError(f"{where}: task {name} measured only {names}")

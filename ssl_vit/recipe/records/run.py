@@ -1,6 +1,6 @@
 """Records for the JSON files of a run's folder."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
@@ -76,30 +76,9 @@ class Measurement(Record):
     interval: MayLack[ConfidenceInterval] = None
     differences: dict[str, Difference] = {}
 
-    @classmethod
-    def of(cls, key: MetricKey, **fields: Any) -> "Measurement":
-        """Return the measurement of a key. Of the other fields, leave out the unknown ones."""
-        named = {name: value for name, value in key._asdict().items() if value}
-        return cls(**named, **fields)
-
     @property
     def key(self) -> MetricKey:
         return MetricKey(self.metric, self.subject, self.part, self.patches, self.is_probe)
-
-    def having(self, **fields: Any) -> "Measurement":
-        """Return the measurement with these fields. Fields that are 0 or None do not change."""
-        return self.model_copy(update={name: value for name, value in fields.items() if value})
-
-    def count_cases(self, measured_on: Mapping[str, int] | None) -> int:
-        """Return the number of independent cases, or 0 if the number is unknown.
-
-        The patches of an image are alike, so there are at most as many independent cases as images.
-
-        Args:
-            measured_on: `{split: number of images}`. All cases count if the split is missing.
-        """
-        cases = self.n or 0
-        return min(cases, (measured_on or {}).get(self.split, cases))
 
     def with_interval(self, measured_on: Mapping[str, int] | None = None) -> "Measurement":
         """Return a share with its interval. Other measurements stay the same.
@@ -107,22 +86,37 @@ class Measurement(Record):
         The interval of several few-shot draws is known since the accuracy was measured.
 
         Args:
-            measured_on: `{split: number of images}`, as for `count_cases`.
+            measured_on: `{split: number of images}`, as for `independent_cases`.
         """
         from ...stats import wilson_interval  # imports numpy, which would slow down `--help`
 
-        cases = self.count_cases(measured_on)
+        cases = independent_cases(self.n, self.split, measured_on)
         is_share = find_metric(self.key).unit == SHARE and 0 <= self.value <= 1
         if self.draws or not cases or not is_share:
             return self
         # if some images are copies of others, they count as fewer independent images
         effective = self.copies.effective if self.copies else cases
         low, high = wilson_interval(self.value, min(cases, effective))
-        return self.having(interval=ConfidenceInterval(low=low, high=high))
+        return self.model_copy(update={"interval": ConfidenceInterval(low=low, high=high)})
 
 
-def by_key(measurements: Iterable[Measurement]) -> dict[MetricKey, Measurement]:
-    return {measurement.key: measurement for measurement in measurements}
+def known(**fields: Any) -> dict[str, Any]:
+    """Return the fields of a record that are neither None nor empty. Only these are written."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def independent_cases(n: int | None, split: str, measured_on: Mapping[str, int] | None) -> int:
+    """Return the number of independent cases that a metric was measured on.
+
+    The patches of an image are alike, so there are at most as many independent cases as images.
+
+    Args:
+        n: Number of measured cases, such as patches or images, or None if unknown.
+        split: Split of the cases.
+        measured_on: `{split: number of images}`. All cases count if the split is missing.
+    """
+    cases = n or 0
+    return min(cases, (measured_on or {}).get(split, cases))
 
 
 class Best(Record):
