@@ -86,7 +86,7 @@ class Study:
             study=content,
             lines=[],
             parallel=2,
-            expected=dict.fromkeys(("pretrain", "own", "tune", "final"), 10.0),
+            expected=dict.fromkeys(("pretrain", "supervised", "tune", "final"), 10.0),
             frozen_first=False,
         )
         folder.mkdir(parents=True)

@@ -244,6 +244,26 @@ def resampled_difference(
     return Interval(float(low), float(high))
 
 
+def image_error(difference_SM: np.ndarray, content_M: np.ndarray | None = None) -> float:
+    """Return the standard error of a mean over seeds and images that more seeds do not reduce.
+
+    This part of the error comes from the drawing of the images. Two seeds share it, so it is
+    estimated by the covariance of two seeds over the images, averaged over all pairs of seeds. The
+    variance of a single seed over the images would also contain what differs between seeds.
+
+    Args:
+        difference_SM: Values of each seed at each image, for example the paired difference of two
+            arms, shape (S, M) with at least two seeds.
+        content_M: See `sum_copies`. Copies of an image count as a single draw.
+    """
+    seeds, images = difference_SM.shape
+    sum_CS, copies_C = sum_copies(difference_SM.T, content_M)
+    deviation_CS = sum_CS - copies_C[:, None] * difference_SM.mean(1)
+    product_SS = deviation_CS.T @ deviation_CS
+    shared = (product_SS.sum() - np.trace(product_SS)) / (seeds * (seeds - 1))
+    return math.sqrt(max(0.0, float(shared))) / images
+
+
 def resampled_interval(
     correct_SM: np.ndarray,
     resamples: int = RESAMPLES,

@@ -9,15 +9,13 @@ from typing import Any
 
 from ..formatting import format_count, format_duration, format_held_out
 from ..measurements import use_plugin_rows
-from ..pages import metric_tables, run_page, run_verdict
+from ..pages import metric_tables, run_page, run_verdict, scratch
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
 from ..recipe.records.run import Result
-from ..recipe.schema import Recipe
 from ..runs import next_steps, notebook, seen_text
 from ..runs.folder import Run
 from ..runs.shared import is_task
-from . import scratch
 
 
 class RunResult(Result):
@@ -96,13 +94,11 @@ class RunResult(Result):
         verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared, in_study)
         if verdict:
             yield f"verdict     {verdict}"
-        next_step = "" if in_study else self._next_step(recipe, compared is not None)
-        if next_step:
-            yield f"next        {next_step}"
-
-    @property
-    def _has_labels(self) -> bool:
-        return next_steps.has_labels(self.not_compared)
+        if in_study:
+            return
+        step = next_steps.main_step(self.folder, recipe, self.not_compared, compared is not None)
+        if step:
+            yield f"next        To {step.what}: {step.command}"
 
     def _describe_best_step(self) -> str:
         """Return a note in parentheses about the step that checkpoint.best has chosen, or ""."""
@@ -126,46 +122,6 @@ class RunResult(Result):
                 yield f"caution     {cautions[0]}"
             elif any(seen_images.images.values()) or seen_images.unknown:
                 yield f"seen        {seen_text.describe_seen(seen_images)}"
-
-    def _next_step(self, recipe: Recipe, has_scratch: bool) -> str:
-        """Return what to do next and the command, or an empty text.
-
-        After supervised pre-training, and after an evaluation of untrained weights, the text is
-        empty. Otherwise the next step is the first of these cases that applies:
-
-        - If a command can measure whether the pre-training helps: that command.
-        - After fine-tuning: training from scratch for comparison, or nothing if there is a
-          comparable run from scratch.
-        - If the features of a pre-training were not compared with untrained weights (`not_compared`
-          says why): measure the features on labelled images.
-        - Otherwise: fine-tune the encoder.
-
-        Args:
-            recipe: Recipe of the run or evaluation.
-            has_scratch: Whether a comparable run from scratch exists.
-        """
-        objectives = recipe.declared.trained(recipe)  # several if the run trains a sum
-        learns_only_labels = all(objective.labels for objective in objectives)
-        if recipe.trains and not recipe.fine_tunes and learns_only_labels:
-            return ""
-        if not recipe.trains and recipe.init_source.is_scratch:
-            return ""
-        pre_training = scratch.find_pretraining(recipe)
-        if pre_training:
-            command = next_steps.worth_command(pre_training, recipe if self._has_labels else None)
-            if command:
-                return f"To measure whether pre-training helps: {command}"
-        if recipe.fine_tunes:
-            command = "" if has_scratch else next_steps.from_scratch(self.folder)
-            return f"To train from scratch: {command}" if command else ""
-        if self.not_compared:
-            command = next_steps.evaluation(
-                self.folder, self.folder.parent, recipe, self._has_labels
-            )
-            return f"To measure the features on images with labels: {command}"
-        # an evaluation has no weights of its own, so its encoder is fine-tuned
-        init = self.folder if recipe.trains else recipe.init
-        return f"To fine-tune the encoder: {next_steps.fine_tuning(init, recipe)}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

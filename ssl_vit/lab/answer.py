@@ -4,7 +4,8 @@ The answer ends with a next step. The module does not import torch.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 from .. import stats
@@ -115,8 +116,13 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         step = f"Check that the labels fit the images, then train longer: {longer}"
     elif not primary.claimed:
         first = UNDECIDED
-        command = _study_command(results, facts, _estimate_hours_of_eight_seeds(results))
-        step = f"{_more_seeds(primary, images)} To continue with more hours: {command}"
+        continued = f"To train longer: {longer}"
+        if primary.n < MOST_SEEDS:
+            command = _study_command(results, facts, _estimate_hours_of_eight_seeds(results))
+            continued = f"To add seeds to this study, with more hours: {command}"
+        # a continued study has one more end, at which it could claim a difference
+        family = verdict.primary.num_comparisons * (results.ends + 1)
+        step = f"{_more_seeds(primary, images, family)} {continued}"
     elif primary.mean > 0:
         first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     else:
@@ -130,14 +136,35 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     hours_used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     num_seeds = format_count(len(paired), "seeds")
     length = LENGTH.format(**facts, num_seeds=num_seeds, hours_used=hours_used)
-    lines = [f"{first} {measured}", length]
+    lines = [f"{first} {measured}", length, *_describe_limits_of_tuning(results)]
     if not facts["init"] and not facts.get("released"):
-        name, option = f"{results.folder.name}-{RELEASED}", f"{RELEASED}={EXAMPLE}\n"
-        command = _study_command(results, facts, name=name, further_options=option)
         lines.append(
-            f"A released encoder was not compared. To compare a released encoder: {command}"
+            "A released encoder was not compared. To compare one, repeat the study with"
+            f" {RELEASED}={EXAMPLE} and another name=."
         )
     return Answer(tuple(lines), step)
+
+
+def _describe_limits_of_tuning(results: Results) -> Iterator[str]:
+    """Yield a sentence for each arm whose best value is the lowest or highest of several.
+
+    With two tried values, the best is always one of the two ends, which says nothing.
+    """
+    tasks = results.plan.by_name
+    finished = [tasks[name] for name in tasks if name in results.finished]
+    # the same values are chosen for all seeds of an arm
+    finals = {task.at["arm"]: task for task in finished if task.run == "final" and task.best}
+    for arm, task in finals.items():
+        values, _, keys_at_an_end = launch.best_values(task, tasks, results.folder)
+        for key in keys_at_an_end:
+            tried = {tasks[name].tried[key] for name in task.tries}
+            if len(tried) > 2:
+                is_highest = values[key] == max(tried)
+                end, beyond = ("highest", "higher") if is_highest else ("lowest", "lower")
+                yield (
+                    f"The best {key} for {arm} ({values[key]:g}) is the {end} tried value, so a"
+                    f" {beyond} value may be better."
+                )
 
 
 def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
@@ -213,13 +240,11 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
     return interval is not None and interval.low > 0
 
 
-def _more_seeds(difference: Difference, images: int) -> str:
-    """Say how narrow the interval of a difference would become with eight seeds.
+def _more_seeds(difference: Difference, images: int, family: int) -> str:
+    """Say how narrow the interval would become with eight seeds, and whether this would decide.
 
-    More seeds narrow only the part of the interval that is due to the seeds. The other part is due
-    to the test images. The squares of both parts add up to the square of the half width. An
-    interval has the second part only if it also covers the drawing of test images
-    (`difference.over_images`).
+    The half width of the interval has two independent parts, whose squares add up. More seeds
+    narrow the part that is due to the seeds, and more test images narrow the other part.
 
     If the study already has eight seeds or has only one, or if all seeds have the same difference,
     nothing can be said about more seeds. The sentence then gives general advice.
@@ -227,24 +252,37 @@ def _more_seeds(difference: Difference, images: int) -> str:
     Args:
         difference: Measured difference, in points.
         images: Number of test images.
+        family: Number of comparisons that share the error level of 5% after the next end.
     """
-    if difference.n >= MOST_SEEDS or not difference.sd or difference.interval is None:
+    if difference.n >= MOST_SEEDS or not difference.sd:
         return "More test images or longer training could show a difference."
-    low, high = difference.interval
-    half_width = (high - low) / 2
-    by_seeds = stats.t_half_width(difference.n) * difference.sd
-    by_images = math.sqrt(max(0.0, half_width**2 - by_seeds**2))
-    new_half_width = math.hypot(by_images, stats.t_half_width(MOST_SEEDS) * difference.sd)
-    if not difference.over_images:
-        return (
-            f"With {MOST_SEEDS} seeds the interval would reach about {new_half_width:.1f} points to"
-            " each side."
+    by_seeds = stats.t_half_width(MOST_SEEDS, family) * difference.sd
+    normal_quantile = NormalDist().inv_cdf(1 - 0.05 / family / 2)
+    by_images = normal_quantile * (difference.image_error or 0.0)
+    half_width = math.hypot(by_images, by_seeds)
+    sentences = [
+        f"With {MOST_SEEDS} seeds the interval would reach about {half_width:.1f} points to each"
+        " side."
+    ]
+    if by_images:
+        sentences.append(
+            f"With any number of seeds it would reach at least {by_images:.1f} points, because of"
+            f" the {images:,} test images."
         )
-    return (
-        f"With {MOST_SEEDS} seeds the interval would reach about {new_half_width:.1f} points to"
-        f" each side, and with any number of seeds at least {by_images:.1f} points, because of the"
-        f" {images:,} test images."
-    )
+    size = abs(difference.mean)
+    if half_width >= size:
+        sentences.append(
+            f"The measured difference is only {size:.1f} points, so {MOST_SEEDS} seeds would"
+            " probably not decide."
+        )
+        if by_images and by_seeds < size:
+            # the part due to the images shrinks with the root of their number
+            needed = images * by_images**2 / (size**2 - by_seeds**2)
+            sentences.append(
+                f"To decide a difference of this size, {MOST_SEEDS} seeds need at least about"
+                f" {_round_up_to_two_digits(needed):,} test images."
+            )
+    return " ".join(sentences)
 
 
 def _estimate_hours_of_eight_seeds(results: Results) -> float:
@@ -284,6 +322,11 @@ def _estimate_hours_of_eight_seeds(results: Results) -> float:
     return _round_up_to_tenth(max(needed, 1.05 * ledger.hours))
 
 
+def _round_up_to_two_digits(number: float) -> int:
+    unit = 10 ** max(0, math.floor(math.log10(number)) - 1)  # value of the second digit
+    return math.ceil(number / unit) * unit
+
+
 def _round_up_to_tenth(number: float) -> float:
     return math.ceil(10 * number) / 10
 
@@ -294,7 +337,6 @@ def _study_command(
     new_hours: float = 0.0,
     factor: float = 1.0,
     name: str = "",
-    further_options: str = "",
 ) -> str:
     """Return the command that continues the study or starts a longer study.
 
@@ -305,7 +347,6 @@ def _study_command(
             of hours times `factor` or, for a study without hours.json, `factor` hours.
         factor: Factor for the study's limit of hours. Not used with `new_hours`.
         name: Name of another folder. If empty, the command continues the study.
-        further_options: Further options, each followed by a line break.
     """
     if not new_hours:
         ledger = hours.read(results.folder)
@@ -313,7 +354,7 @@ def _study_command(
     if not name:
         name = results.folder.name
     folder = f"name={name}\nout={results.folder.parent}"
-    return _command("study", f"{facts['study']}\n{further_options}{folder}\nhours={new_hours:g}")
+    return _command("study", f"{facts['study']}\n{folder}\nhours={new_hours:g}")
 
 
 def _tuned(results: Results, arm: str) -> str:

@@ -58,6 +58,8 @@ def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstim
 def report(options: Options = (), /, **keywords: Any) -> "RunPage | Report":
     """Write the page of a run or of a study: `report("runs/gap")`.
 
+    With `tables="all"`, tables.tex has every table of the study's report, and not only the means.
+
     Raises:
         UserError: The folder is neither a run nor a study, or a file in the folder is damaged.
     """

@@ -122,8 +122,8 @@ class Difference(NamedTuple):
         mean: Mean of the seeds' differences.
         sd: Standard deviation of the seeds' differences, or None for one seed.
         interval: Interval of the mean at the level of the family, or None for one seed.
-        over_images: Whether the interval also covers the drawing of test images. Such an interval
-            is never narrower than the interval over seeds.
+        image_error: Standard error of the mean that is due to the drawing of the test images and
+            that more seeds do not reduce. None if the predictions of the runs are not stored.
     """
 
     comparison: Comparison
@@ -131,7 +131,15 @@ class Difference(NamedTuple):
     mean: float
     sd: float | None
     interval: Interval | None
-    over_images: bool = False
+    image_error: float | None = None
+
+    @property
+    def over_images(self) -> bool:
+        """Whether the interval also covers the drawing of test images.
+
+        Such an interval is never narrower than the interval over seeds.
+        """
+        return self.image_error is not None
 
     @property
     def claimed(self) -> bool:
@@ -287,7 +295,8 @@ def measure_difference(
     low, high = (scale * bound for bound in resampled)
     # seeds without predictions enter only the interval over seeds
     interval = Interval(min(low, summary.interval.low), max(high, summary.interval.high))
-    return Difference(comparison, *summary[:3], interval, True)
+    image_error = scale * stats.image_error(differences_SM, content_M)
+    return Difference(comparison, *summary[:3], interval, image_error)
 
 
 def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
@@ -391,15 +400,22 @@ def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
 
     A single name gives None too, because one number makes no axis along which values could change.
     """
-    numbers = {}
-    for name in names:
-        try:
-            number = float(name.removesuffix("%"))
-        except ValueError:
-            return None
-        numbers[name] = number / 100 if name.endswith("%") else number
+    try:
+        numbers = {name: parse_number(name) for name in names}
+    except ValueError:
+        return None
     are_positive = all(0 < number < math.inf for number in numbers.values())
     return numbers if are_positive and len(names) > 1 else None
+
+
+def parse_number(name: str) -> float:
+    """Return the number that a name such as "400" or "1%" stands for.
+
+    Raises:
+        ValueError: The name is not a number.
+    """
+    number = float(name.removesuffix("%"))
+    return number / 100 if name.endswith("%") else number
 
 
 def compare_along(

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..recipe.keys import WORD, key
 from ..recipe.tool import TAKES_ALL_KEYS, ToolOptions
@@ -48,10 +48,12 @@ class ReportOptions(ToolOptions):
 
     Examples:
         ssl-vit report runs/mpp
-        ssl-vit report runs/gap --json
+        ssl-vit report runs/gap tables=all
 
     Attributes:
         folder: Folder of a run (finished or not) or of a study.
+        tables: Tables of a study in tables.tex. means: one table with the mean and the interval of
+            each measure of the compared runs. all: every other table of the report too.
     """
 
     summary = "write the page of a run or a study"
@@ -59,6 +61,7 @@ class ReportOptions(ToolOptions):
     positional = "folder"
     command_line_only = ("json",)
     folder: Path = key(..., form=WORD, metavar="FOLDER")
+    tables: Literal["means", "all"] = key("means")
     as_json: bool = json_flag()
 
 

@@ -6,10 +6,12 @@ torch.
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from ..formatting import (
     copies_text,
     few_images,
     figure_label,
+    format_count,
     format_image_count,
     list_names,
     plain_table,
@@ -48,8 +51,8 @@ from .compare import list_limits, parse_numbers
 from .results import Results, load
 from .study.read import REFERENCE
 from .study.tasks import Task, warn_about_other_tries
-from .tables import ReportTable, as_text, cells, tables, untrained
-from .verdict import Verdict, decide_claims
+from .tables import ReportTable, as_text, cells, means_with_intervals, tables, untrained
+from .verdict import Measure, Verdict, decide_claims
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +62,9 @@ BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "
 # characters with a meaning in LaTeX captions
 ESCAPED = {character: rf"\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 LATEX = str.maketrans(ESCAPED)
+LABEL = dict.fromkeys([*LATEX, ord(" ")], "-")  # a label of LaTeX must not have these characters
 WIDE = 10  # an axis is logarithmic if its largest number is at least this many times its smallest
 SPREAD = 0.6  # share of the space between two names over which the lines at one name are spread
 
@@ -119,10 +124,14 @@ class Report:
         return notebook.inline_page((self.folder / PAGE).read_text())
 
 
-def write(folder: Path) -> Report:
+def write(folder: Path, with_all_tables: bool = False) -> Report:
     """Write the report of a study's finished runs into the study's folder, and return the report.
 
     The same results give the same files, byte for byte.
+
+    Args:
+        folder: Folder of the study.
+        with_all_tables: Whether tables.tex has all tables, and not only the means.
 
     Raises:
         UserError: The folder is not a study, the study does not say what to compare, a file is
@@ -136,32 +145,28 @@ def write(folder: Path) -> Report:
         for run in runs
     ]
     with use_plugin_rows(*plugin_rows):
-        return _write(folder, results)
-
-
-def _write(folder: Path, results: Results) -> Report:
-    verdict = decide_claims(results)
-    report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
-    sections = page(report)
-    for section in sections:
-        for block in section.blocks:
-            if isinstance(block, blocks.Figure):
-                (folder / block.path).parent.mkdir(exist_ok=True)
-                write_atomically(folder / block.path, block.svg)
-    files = {
-        "report.md": blocks.markdown(report.title, sections),
-        PAGE: blocks.html(report.title, sections),
-        "results.csv": results.table.to_csv(index=False),
-        "tables.tex": latex(report),
-    }
-    frames = [table.frame for name, table in report.tables.items() if "differences" in name]
-    if frames:
-        files["differences.csv"] = pd.concat(frames).to_csv(index=False)
-    else:  # written by an earlier report
-        (folder / "differences.csv").unlink(missing_ok=True)
-    for name, content in files.items():
-        write_atomically(folder / name, content)
-    return report
+        verdict = decide_claims(results)
+        report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
+        sections = page(report)
+        for section in sections:
+            for block in section.blocks:
+                if isinstance(block, blocks.Figure):
+                    (folder / block.path).parent.mkdir(exist_ok=True)
+                    write_atomically(folder / block.path, block.svg)
+        files = {
+            "report.md": blocks.markdown(report.title, sections),
+            PAGE: blocks.html(report.title, sections),
+            "results.csv": results.table.to_csv(index=False),
+            "tables.tex": latex(report, with_all_tables),
+        }
+        frames = [table.frame for name, table in report.tables.items() if "differences" in name]
+        if frames:
+            files["differences.csv"] = pd.concat(frames).to_csv(index=False)
+        else:  # written by an earlier report
+            (folder / "differences.csv").unlink(missing_ok=True)
+        for name, content in files.items():
+            write_atomically(folder / name, content)
+        return report
 
 
 def page(report: Report) -> list[Section]:
@@ -169,7 +174,7 @@ def page(report: Report) -> list[Section]:
 
     The page opens with the report's conclusions (`report.sentences`), the table of compared values
     and a figure of these values. The table of differences follows, then limits, further tables,
-    cost and notes. Empty sections are left out.
+    cost and notes, which are folded. Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     training_on_test = list(_describe_training_on_test(results, verdict))
@@ -202,9 +207,9 @@ def page(report: Report) -> list[Section]:
         Section("", opening),
         Section("Differences", differences),
         Section("Limits", [Listing(limits)] if limits else []),
-        Section("Exploratory", exploratory),
-        Section("Cost and machines", [*cost, Text(span), Listing(machines)]),
-        Section("Notes", [Listing([*notes])] if notes else []),
+        Section("Exploratory", exploratory, is_folded=True),
+        Section("Cost and machines", [*cost, Text(span), Listing(machines)], is_folded=True),
+        Section("Notes", [Listing([*notes])] if notes else [], is_folded=True),
     ]
     return [section for section in sections if section.blocks]
 
@@ -238,35 +243,48 @@ def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) ->
         text_frame: The same table as text, from `as_text`.
     """
     numbers = report_table.frame
-    for position, name in enumerate(map(str, text_frame)):
-        # only the text has columns of intervals, such as "1.2 to 3.4", which count as numbers
-        if name not in numbers or not pd.api.types.is_string_dtype(numbers[name]):
-            return position
-    return len(text_frame.columns)
+    # only the text has columns of intervals, such as "1.2 to 3.4", which count as numbers
+    are_labels = [
+        name in numbers and pd.api.types.is_string_dtype(numbers[name]) for name in text_frame
+    ]
+    return [*are_labels, False].index(False)
 
 
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     """Draw the compared values, with a horizontal line at the value of untrained weights.
 
-    The lines are drawn only if untrained weights have a single value for each seed. They have
-    several if their value differs along another axis, for example between 1% and 10% of the labels.
+    The line is drawn only if untrained weights have a single value for each seed. They have several
+    if their value differs along another axis, for example between 1% and 10% of the labels.
+
+    The axis of values starts at the accuracy of always naming the commonest class, if this accuracy
+    was measured and is the lowest.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     assert measure is not None
     rows = verdict.rows.assign(value=measure.scale * verdict.rows["value"])
-    title = f"{measure.label}, %" if measure.scale == 100 else measure.label
+    title = measure.heading
     fresh = untrained(results, verdict, measure)
-    values = fresh[[axis, "seed", "value"]].drop_duplicates()
-    untrained_levels = {}
-    if not values.duplicated([axis, "seed"]).any():
-        untrained_levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
-    svg = draw(rows, axis, verdict.rule.other_axes, title, untrained_levels)
+    levels = {}
+    if (fresh.groupby([axis, "seed"])["value"].nunique() == 1).all():
+        levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
     caption = f"{title}: each point is a seed, each diamond a mean."
+    # the sets of images on another axis have an accuracy each
+    constant = measure.scale * _accuracies_of_commonest_class(results, verdict, measure).min()
+    start = None
+    if constant < min([*rows["value"], *levels.values()]):
+        start = constant
+        caption += f" The axis starts at {start:.1f}%, the accuracy of the commonest class."
+    svg = draw(rows, axis, verdict.rule.other_axes, title, levels, start)
     return blocks.Figure("figures/study.svg", caption, svg)
 
 
 def draw(
-    rows: pd.DataFrame, axis: str, places: Sequence[str], label: str, levels: Mapping[str, float]
+    rows: pd.DataFrame,
+    axis: str,
+    places: Sequence[str],
+    label: str,
+    levels: Mapping[str, float],
+    start: float | None,
 ) -> str:
     """Draw each seed as a point and each mean as a diamond, and return SVG.
 
@@ -280,6 +298,7 @@ def draw(
         places: Other axes.
         label: Label of the values.
         levels: `{name: value}` of horizontal lines.
+        start: Lower end of the axis of values, or None for a little below the lowest value.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -312,11 +331,17 @@ def draw(
             style = {"markersize": 5, "color": colours[number], "label": figure_label(name)}
             panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
             panel.plot(mean.index, mean, mark, **style)
-        for name, value in levels.items():
-            panel.axhline(value, color=INK, linestyle="--", linewidth=1, label=figure_label(name))
+        for value in levels.values():
+            panel.axhline(value, color=INK, linestyle="--", linewidth=1)
+        if levels:
+            # the names of all lines in one text to the right, the highest first: lines may be close
+            names = sorted(levels, key=lambda name: -levels[name])
+            text, transform = "\n".join(map(figure_label, names)), panel.get_yaxis_transform()
+            panel.text(1.01, fmean(levels.values()), text, va="center", transform=transform)
+        panel.set_ylim(bottom=start)
         _format_axis(panel, ticks, number_at)
         panel.set(xlabel=figure_label(x_axis), ylabel=figure_label(label))
-        if len(lines) > 1 or levels:
+        if len(lines) > 1:
             figure.legend(loc="outside lower center", ncols=3)
         figure.savefig(svg, format="svg", metadata=plain)
     return svg.getvalue()
@@ -385,6 +410,17 @@ def _describe_training_on_test(results: Results, verdict: Verdict) -> Iterator[t
             yield f"{name}: the training images of {run_name} are unknown.", False
 
 
+def _accuracies_of_commonest_class(
+    results: Results, verdict: Verdict, measure: Measure
+) -> "pd.Series[float]":
+    """Return the accuracy of always naming the commonest class that each test run has measured."""
+    # The metric is `majority_top1` for a fine-tuning and `commonest_knn` for a probe of a frozen
+    # encoder, so a study has measured only one of the two
+    rows = results.rows(verdict.rule.test, split=measure.split)
+    commonest = flat_name(read_flat_name(measure.name)._replace(subject=COMMONEST))
+    return rows[rows["metric"].isin([f"majority_{measure.name}", commonest])]["value"]
+
+
 def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield a sentence about compared arms that are no better than a constant prediction.
 
@@ -394,14 +430,9 @@ def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     if measure is None:
         return
-    table = results.table
-    # The metric of the constant prediction is `majority_top1` for a fine-tuning and `commonest_knn`
-    # for a probe of a frozen encoder, so a study has measured only one of the two. All runs have
-    # the same test images, and the mean over the runs is their common value.
-    commonest = flat_name(read_flat_name(measure.name)._replace(subject=COMMONEST))
-    is_constant = table["metric"].isin([f"majority_{measure.name}", commonest])
-    is_tested = (table["run"] == verdict.rule.test) & (table["split"] == measure.split)
-    constant = table[is_constant & is_tested]["value"].mean()  # NaN if not measured
+    # All runs have the same test images, and the mean over the runs is their common value. It is
+    # NaN if it was not measured.
+    constant = _accuracies_of_commonest_class(results, verdict, measure).mean()
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
     names = [str(name) for name, mean in means.items() if mean <= constant]
     if names:
@@ -417,6 +448,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
     yield from list_limits(rows, verdict.rule)
     yield from _list_left_out(results)
     yield from _describe_copies(results, verdict)
+    yield from _list_revisions(results)
     if (rows["n"] < FEW_IMAGES).any():
         count = format_image_count(int(rows["n"].min()))
         yield (
@@ -439,6 +471,21 @@ def _list_left_out(results: Results) -> Iterator[str]:
     diverged = list_names([*results.table[~is_finite]["folder"].unique()])
     if diverged:
         yield f"Values of {diverged} that are not finite are left out."
+
+
+def _list_revisions(results: Results) -> Iterator[str]:
+    """Yield a sentence if the finished tasks ran with different revisions of the code.
+
+    A revision is a git commit, with a final + if files were changed and not committed.
+    """
+    revisions = [run.environment.revision or "unknown" for run in results.finished.values()]
+    counts = Counter(revision[:8] + revision[40:] for revision in revisions)  # 40: a final "+"
+    if len(counts) > 1:
+        listed = list_names(
+            [f"{revision} ({format_count(count, 'tasks')})" for revision, count in counts.items()]
+        )
+        changed = " A final + marks uncommitted changes." if "+" in listed else ""
+        yield f"The tasks ran with different revisions of the code: {listed}.{changed}"
 
 
 def _list_limits_of_options(results: Results, verdict: Verdict) -> Iterator[str]:
@@ -532,14 +579,18 @@ def _warn_about_few_choosing_images(
     yield from sentences
 
 
-def latex(report: Report) -> str:
-    """Return all tables of the report as LaTeX (booktabs).
+def latex(report: Report, with_all_tables: bool) -> str:
+    """Return the means, or all tables of the report, as LaTeX (booktabs).
 
-    Each table starts with comments: the report's conclusions and their limits. Somebody who copies
-    a table thus copies them too.
+    Comments above each table say what the report concludes, and its limits. Somebody who copies a
+    table thus copies them too.
     """
-    tables = []
     begin = "\\begin{table}\n"
+    tables = []
+    shown = report.tables if with_all_tables else {}
+    if report.verdict.measure is not None and len(report.verdict.rows):
+        means = means_with_intervals(report.results, report.verdict, report.verdict.measure)
+        shown = {"means": means, **shown}
     notes = ["This table needs \\usepackage{booktabs}"]
     notes += [_without_paths(report, sentence) for sentence in report.sentences]
     training_on_test = _describe_training_on_test(report.results, report.verdict)
@@ -547,16 +598,17 @@ def latex(report: Report) -> str:
     notes += _limits(report.results, report.verdict)
     notes += report.results.plan.report.get("notes", ())
     comments = "".join(f"% {text_line(note)}\n" for note in notes)
-    for name, report_table in report.tables.items():
+    for name, report_table in shown.items():
         frame = as_text(report_table)
-        caption = text_line(f"{report.title} ({name}). {report_table.caption}").translate(LATEX)
-        label = f"tab:{report.folder.resolve().name}-{name.replace(' ', '-')}"
+        title = report.title if name == "means" else f"{report.title} ({name})"
+        caption = text_line(f"{title}. {report_table.caption}").translate(LATEX)
+        label = f"tab:{report.folder.resolve().name}-{name}".translate(LABEL)
         num_labels = _count_label_columns(report_table, frame)  # aligned left, numbers right
         columns = "l" * num_labels + "r" * (len(frame.columns) - num_labels)
         settings = {"caption": caption, "label": label, "column_format": columns}
         table = frame.to_latex(index=False, escape=True, **settings)
-        tables.append(table.replace(begin, begin + comments, 1))
-    return "\n".join(tables)
+        tables.append(comments + table.replace(begin, f"{begin}\\centering\n", 1))
+    return "\n".join(tables).replace("±", r"$\pm$")
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

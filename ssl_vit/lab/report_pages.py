@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..formatting import text_line
+from ..formatting import visible_text
 from ..pages import run_page, run_wording
 from ..pages.run_page import PAGE
 from ..pages.run_record import RunRecord, is_run
@@ -43,9 +43,14 @@ class RunPage:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command line prints."""
+        lines = [
+            run_wording.describe_run(self.run),
+            run_wording.describe_progress(self.run),
+            *run_wording.table_lines(self.run),
+            run_wording.describe_result(self.run),
+        ]
         # keep control characters in names away from the terminal
-        yield from map(text_line, run_wording.sentences(self.run))
-        yield from map(text_line, run_wording.table_lines(self.run))
+        yield from map(visible_text, filter(None, lines))
         yield f"report      {self.page}"
 
     def __repr__(self) -> str:
@@ -82,7 +87,7 @@ def write(options: ReportOptions) -> "RunPage | Report":
         if (folder / record.FILE).exists():  # only a study has the file study.json
             from . import report  # imports pandas, which is slow and only needed here
 
-            return report.write(folder)
+            return report.write(folder, options.tables == "all")
         if is_run(folder):
             return RunPage(folder / PAGE, _write_run(folder))
     except OSError as error:

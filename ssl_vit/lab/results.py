@@ -20,7 +20,7 @@ from ..recipe import records
 from ..recipe.records.run import CountedResult, RunEnvironment, independent_cases
 from ..runs import identity
 from ..runs.identity import STUDY_HINT
-from .compare import PredictionOutcomes
+from .compare import PredictionOutcomes, parse_number
 from .study import hours, launch, record
 from .study.read import COLUMNS
 from .study.record import StudyRecord
@@ -161,7 +161,7 @@ def load(folder: Path) -> Results:
     """
     if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: this folder has no study.json. Name the folder of a study.")
-    plan = record.read(folder)
+    plan = _sort_by_axes(record.read(folder))
     tasks = plan.by_name
     finished: dict[str, FinishedRun] = {}
     training_images: dict[str, tuple[str, ...]] = {}
@@ -197,9 +197,29 @@ def load(folder: Path) -> Results:
         )
     _check_training_images(folder, finished, training_images)
     rows = [row for name, run in finished.items() for row in _metric_rows(tasks[name], run, tasks)]
+    rows.sort(key=lambda row: bool(row["run"] == UNTRAINED))  # untrained weights are last
     table = frame(rows, list(plan.axes))
     lengthened = ledger.lengthened if ledger else 0
     return Results(folder, plan, table, finished, missing, foreign, lengthened)
+
+
+def _sort_by_axes(plan: StudyRecord) -> StudyRecord:
+    """Sort the names of each axis, and the tasks of each run by their names on the axes.
+
+    Names that are numbers, such as the values of a rate, ascend. Other names keep the order of the
+    study file. The rows of the results and of the report's tables have this order.
+    """
+    axes = dict(plan.axes)
+    for axis, names in axes.items():
+        with suppress(ValueError):  # not all names are numbers
+            axes[axis] = sorted(names, key=parse_number)
+    runs = [*dict.fromkeys(task.run for task in plan.tasks)]
+
+    def position(task: Task) -> list[int]:
+        positions = (axes[axis].index(name) for axis, name in task.at.items())
+        return [runs.index(task.run), *positions]
+
+    return plan.model_copy(update={"axes": axes, "tasks": sorted(plan.tasks, key=position)})
 
 
 def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:

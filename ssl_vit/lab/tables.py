@@ -10,7 +10,7 @@ import pandas as pd
 
 from .. import stats
 from ..errors import UserError
-from ..formatting import FEW_IMAGES, list_names, text_line
+from ..formatting import FEW_IMAGES, format_count, list_names, text_line
 from ..measurements import (
     COMMONEST,
     SUBSTITUTES,
@@ -19,11 +19,18 @@ from ..measurements import (
     find_metric,
     read_flat_name,
 )
-from ..metrics import metric_label
-from .compare import Comparison, Difference, compare, compare_along, parse_numbers
+from ..metrics import is_model_metric, metric_label
+from .compare import (
+    Comparison,
+    Difference,
+    compare,
+    compare_along,
+    group_by_origin,
+    parse_numbers,
+)
 from .results import Results
 from .study import launch
-from .verdict import FRESH, Measure, Verdict, decide_claims
+from .verdict import FRESH, Measure, Verdict, build_measure, decide_claims
 
 SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
 THREE_DIGITS = ("exaFLOP", "device-hours", "times")  # columns that show three significant digits
@@ -53,7 +60,7 @@ def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
     by_name = {}
     if verdict.measure is not None:
         by_name["compared"] = _compared_means(results, verdict, verdict.measure)
-        by_name["differences"] = _measured_differences(verdict, verdict.measure)
+        by_name["differences"] = _measured_differences(results, verdict, verdict.measure)
         by_name |= _differences_by_other_measures(results, verdict)
         by_name |= _means_over_axes(results, verdict, verdict.measure)
         by_name |= _factors_along_axis(results, verdict, verdict.measure)
@@ -93,8 +100,25 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
 
 
+def _follow_axes(rows: pd.DataFrame, results: Results, axes: Sequence[str]) -> pd.DataFrame:
+    """Sort rows by their names on the axes, the first axis first.
+
+    Names that are not on an axis of the study, such as untrained weights, come last.
+
+    Args:
+        rows: Rows with a column for each axis.
+        results: Results of the study, which have the order of the names.
+        axes: Axes to sort by.
+    """
+
+    def positions(column: pd.Series) -> pd.Series:
+        return column.map([*results.plan.axes.get(str(column.name), ()), *column].index)
+
+    return rows.sort_values([*axes], key=positions, kind="stable")
+
+
 def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
-    """Build the table of the mean of each compared arm at every place, ordered by the mean.
+    """Build the table of the mean of each compared arm at every place.
 
     The table also shows each arm's difference from the baseline. The baseline is the arm that all
     comparisons of the study have as the second arm, such as `scratch` in "mae minus scratch" and
@@ -108,11 +132,7 @@ def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> Rep
         (baseline,) = second_arms
     rows = pd.concat([verdict.rows, untrained(results, verdict, measure)])
     frame = _summary(results, verdict, measure, rows, baseline, minus=differences.get)
-    images = f"{measure.split} images"
-    counts = {*rows["n"].dropna().astype(int)}
-    # if the numbers of images differ, a column shows them
-    if measure.split == "test" and len(counts) == 1:
-        images = f"{counts.pop():,} {images}"
+    images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
     caption = (
         f"The table shows {measure.label} on {images}. n is the number of seeds, and exaFLOP"
         " includes pre-training."
@@ -120,6 +140,66 @@ def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> Rep
     if measure.scale == 100:
         caption += " Values are in percent."
     return ReportTable(frame, caption, f"{_level(verdict.primary.size)} interval", measure.digits)
+
+
+def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
+    """Build the table for a paper: the mean of each measure of the test run, with an interval.
+
+    Each measure has a column. Half the width of the interval takes the place that the standard
+    deviation has in other tables. The caption can be read without the rest of the report.
+
+    Args:
+        results: Results of the study.
+        verdict: Claims of the study.
+        measure: Measure that decides, which has the first column.
+    """
+    axes = [*verdict.rule.other_axes, verdict.rule.axis or "run"]
+    tested = results.rows(verdict.rule.test, split=measure.split)
+    keys = {name: read_flat_name(name) for name in (measure.name, *tested["metric"])}
+    shown = [
+        build_measure(name, measure.split)
+        for name, key in keys.items()
+        if is_model_metric(key) and (name == measure.name or find_metric(key).is_compared)
+    ]
+    rows = pd.concat(
+        part.assign(heading=other.heading, value=other.scale * part["value"])
+        for other in shown
+        for part in (tested[tested["metric"] == other.name], untrained(results, verdict, other))
+    )
+    records: dict[tuple[str, ...], dict[str, Any]] = {}
+    num_seeds = []
+    ordered = _follow_axes(rows, results, axes)
+    for (*key, heading), cell in ordered.groupby([*axes, "heading"], sort=False):
+        # seeds that continue from the same run are not independent: their mean is one value
+        groups = group_by_origin(cell["origin"])
+        values = stats.summarize([cell["value"].iloc[group].mean() for group in groups])
+        num_seeds.append(values.n)
+        half_width = values.interval.high - values.mean if values.interval else None
+        row = records.setdefault(tuple(key), dict(zip(axes, key, strict=True)))
+        row |= {heading: values.mean, f"{heading} sd": half_width}
+    images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
+    if rows["fingerprint"].nunique() == 1:
+        task = results.plan.by_name[tested["folder"].iloc[0]]
+        images += f" of {task.values['data.name']}"
+    labels = ", ".join(other.label for other in shown)
+    caption = f"Mean {labels} on {images} over {_format_counts(num_seeds, 'seeds')}"
+    if max(num_seeds) > 1:
+        caption += ", ± half the width of the 95% confidence interval (Student's t over seeds)"
+    if sum(num_seeds) < len(rows):
+        caption += ". Seeds that continue from the same pre-training count as one seed"
+    scales = {f"{other.heading}{end}": other.scale for other in shown for end in ("", " sd")}
+    losses = frozenset(column for column, scale in scales.items() if scale == 1)
+    frame = pd.DataFrame([*records.values()], columns=[*axes, *scales])
+    return ReportTable(frame, f"{caption}.", losses=losses)
+
+
+def _format_counts(counts: Iterable[int], things: str) -> str:
+    """Return text such as "3 seeds", "2 to 3 seeds" if counts differ, or "seeds" without counts."""
+    distinct = sorted({*counts})
+    if not distinct:
+        return things
+    largest = format_count(distinct[-1], things)
+    return largest if len(distinct) == 1 else f"{distinct[0]:,} to {largest}"
 
 
 def _summary(
@@ -130,7 +210,7 @@ def _summary(
     baseline: str | None,
     minus: Callable[[Comparison], Difference | None],
 ) -> pd.DataFrame:
-    """Build a table with the mean of every name at every place, ordered by the mean.
+    """Build a table with the mean of every name at every place.
 
     If there is a baseline, the table shows the difference from the baseline, and the number of
     pairs if some name has fewer pairs than seeds. If the numbers of test images differ, the table
@@ -146,7 +226,8 @@ def _summary(
     """
     axis, places = verdict.rule.axis or "run", verdict.rule.other_axes
     records = []
-    for key, cell in rows.groupby([*places, axis], sort=False):
+    ordered = _follow_axes(rows, results, [*places, axis])
+    for key, cell in ordered.groupby([*places, axis], sort=False):
         place, name = tuple(zip(places, key[:-1], strict=True)), key[-1]
         values = stats.summarize((measure.scale * cell["value"]).tolist())
         row = {**dict(place), axis: name, "n": values.n, "mean": values.mean, "sd": values.sd}
@@ -161,14 +242,8 @@ def _summary(
             row["images"] = cell["n"].min()
         row |= {"exaFLOP": cell["exaflop"].mean()}
         records.append(row | {"paper": results.plan.report.get("paper", {}).get(name)})
-    order = {column: [*rows[column].unique()] for column in places}
-
-    def rank(row: Mapping[str, Any]) -> tuple[float, ...]:
-        place = (order[column].index(row[column]) for column in places)
-        return (*place, -measure.sign * row["mean"])
-
-    frame = pd.DataFrame(sorted(records, key=rank))
-    if baseline is not None:
+    frame = pd.DataFrame(records)
+    if "pairs" in frame:
         frame["pairs"] = frame["pairs"].astype("Int64")
         if not (frame["pairs"] != frame["n"]).any():
             del frame["pairs"]
@@ -186,16 +261,26 @@ def _level(family: int) -> str:
     return f"{100 * (1 - 0.05 / family):.4g}%"
 
 
-def _measured_differences(verdict: Verdict, measure: Measure) -> ReportTable:
+def _measured_differences(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table of the measured differences, a row for each comparison.
+
+    The rows follow the axes. Differences from untrained weights come last.
 
     The column `n` is the number of independent seeds: seeds whose runs continue from the same
     pre-training count as one. The column `level` is the level of the interval, such as 97.5% for
     two comparisons, so that all intervals together hold with a probability of 95%.
     """
+    axis = verdict.rule.axis or "run"
+
+    def position(difference: Difference) -> list[int]:
+        a, b, place = difference.comparison
+        names = (*place, (axis, a), (axis, b))
+        # a name that is not on its axis, such as untrained weights, has the last position
+        return [[*results.plan.axes.get(key, ()), name].index(name) for key, name in names]
+
     rows = []
     for family in (verdict.primary, verdict.against_fresh):
-        for difference in family.differences:
+        for difference in sorted(family.differences, key=position):
             comparison = difference.comparison
             row = {
                 "difference": f"{comparison.a} minus {comparison.b}",
@@ -239,7 +324,7 @@ def _differences_by_other_measures(
             measure = exploratory.measure
             if measure is not None:
                 split = "" if measure.split == "test" else f" ({measure.split})"
-                table = _measured_differences(exploratory, measure)
+                table = _measured_differences(results, exploratory, measure)
                 yield f"differences by {measure.label}{split}", table
 
 
@@ -343,7 +428,7 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     rows, main = results.rows(run), verdict.measure
     if main is not None and run == verdict.rule.test:
         rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
-    rows = pd.concat([rows, results.rows(untrained_by=run)]).sort_index()
+    rows = pd.concat([rows, results.rows(untrained_by=run)])
     tested_seeds = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
     tested_rows = rows[rows["seed"].isin(tested_seeds)]
     # leave out seeds that chose settings, unless there are no other seeds

@@ -74,6 +74,11 @@ class Measure(NamedTuple):
     unit: str = ""
     digits: int = 4
 
+    @property
+    def heading(self) -> str:
+        """Label with the unit of values, for columns of tables and for figures."""
+        return f"{self.label}, %" if self.scale == 100 else self.label
+
 
 class Family(NamedTuple):
     """Comparisons that share an error of 5%.
@@ -266,13 +271,15 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
             " Name another metric with report.measures=, or declare a Metric in the plugin."
         )
     preferred = (split for split in ("test", "validation", "train") if split in splits)
-    measure = Measure(
-        name,
-        next(preferred, min(splits)),
-        metric_label(key),
-        sign=1 if find_metric(key).higher else -1,
-    )
-    if find_metric(key).in_per_cent:
+    return build_measure(name, next(preferred, min(splits)))
+
+
+def build_measure(name: str, split: str) -> Measure:
+    """Return the measure of a metric on a split, with the format of its values."""
+    key = read_flat_name(name)
+    metric = find_metric(key)
+    measure = Measure(name, split, metric_label(key), sign=1 if metric.higher else -1)
+    if metric.in_per_cent:
         return measure._replace(scale=100, unit=" points", digits=2)
     return measure
 

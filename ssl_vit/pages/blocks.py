@@ -124,10 +124,17 @@ Block = Text | Listing | Table | Commands | Chart | Figure | Gallery | Fold
 
 
 class Section(NamedTuple):
-    """Section of a page, without a title if it comes first."""
+    """Section of a page.
+
+    Attributes:
+        title: Title, which the first section does not have.
+        blocks: Content.
+        is_folded: Whether an HTML page shows only the title until the reader unfolds the section.
+    """
 
     title: str
     blocks: list[Block]
+    is_folded: bool = False
 
 
 def markdown(title: str, sections: list[Section]) -> str:

@@ -16,6 +16,7 @@ from ..formatting import (
     shell_command,
     text_line,
     tool_command,
+    typed_command,
 )
 from ..measurements import use_plugin_rows
 from ..recipe import export_files
@@ -28,11 +29,13 @@ from ..recipe.schema import (
 )
 from ..runs import seen_text
 from ..runs.files import write_atomically
-from ..runs.next_steps import NextCommand, has_labels, next_steps
+from ..runs.next_steps import NextCommand, has_labels, main_step, next_steps
+from ..runs.shared import is_task
 from . import blocks, curves, figure_blocks, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .run_record import RunRecord, read_run
-from .run_wording import describe_machine, sentences
+from .run_wording import describe_machine, describe_progress, describe_result, describe_run
+from .scratch import scratch_table
 
 PAGE = "report.html"
 MAX_WARNINGS = 50  # number of last warnings in log.txt that the page shows
@@ -82,13 +85,17 @@ def render(record: RunRecord) -> str:
 def build(record: RunRecord) -> list[Section]:
     """Return the sections of the page without empty sections."""
     with use_plugin_rows(record.environment.plugin_rows):
-        sections = [Section(title, list(of_record(record))) for title, of_record in SECTIONS]
+        sections = [
+            Section(title, list(of_record(record)), is_folded)
+            for title, of_record, is_folded in SECTIONS
+        ]
     return [section for section in sections if section.blocks]
 
 
 def summary_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield three sentences (the run, its progress, the result), and cautions."""
-    yield Text(" ".join(sentences(record)))
+    """Yield what the run is and how far it is, and cautions."""
+    parts = (describe_run(record), describe_progress(record))
+    yield Text(" ".join(part for part in parts if part))
     if record.state == "running" and record.updated:
         yield Text(
             f"Updated {record.updated:%Y-%m-%d %H:%M:%S} UTC. The page reloads every {REFRESH}"
@@ -132,7 +139,7 @@ def warning_blocks(record: RunRecord) -> Iterator[Block]:
 
 
 def result_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield tables of all metrics with intervals and baselines, and cautions about the images.
+    """Yield the tables of metrics and baselines, what they mean, the next step, and cautions.
 
     A caution says that few images were measured, or that the run (or the run that made the initial
     weights) was trained on some of the measured images.
@@ -143,25 +150,38 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
     if record.result is None:
         readings = [metric_tables.without_intervals(reading) for reading in readings]
     tables = [table for _, table in metric_tables.tables(readings, page=True)]
-    if not tables:
-        return
-    if record.result is None:
+    if record.result is None and tables:
         images = format_held_out(record.measured_on)
         yield Text(
             "The run has not finished. These values were measured at step"
             f" {record.latest()[0]:,}, on {images}."
         )
     yield from tables
-    choices = describe_held_out_choices(recipe) if recipe else []
-    remedy = option_for_more_held_out(recipe) if recipe else ""
-    group = recipe.data.group if recipe else None
-    for caution in few_images(record.measured_on, choices, remedy, group):
-        yield Text(f"{caution[0].upper()}{caution[1:]}.", warning=True)
+    compared = None
+    if record.result is not None and recipe is not None and recipe.fine_tunes:
+        compared = scratch_table(record.folder, recipe, record.result)
+    if compared:
+        yield compared
     for seen_images in record.seen:  # measured images that a run was trained on
         sentence = f"{seen_text.describe_seen(seen_images)}."
         if seen_images.run != record.name:
             sentence = f"About the initial weights: {sentence}"
         yield Text(sentence)
+    # the table of an unfinished run already has the values that `describe_result` would repeat
+    verdict = "" if record.result is None and tables else describe_result(record)
+    if verdict:
+        yield Text(verdict)
+    elif record.result is None and not tables:
+        yield Text("No images have been measured yet.")
+    step = _next_step(record, has_scratch=compared is not None)
+    if step:
+        yield Text(f"Next, {step.what}:")
+        yield Commands([step.command])
+    choices = describe_held_out_choices(recipe) if recipe else []
+    remedy = option_for_more_held_out(recipe) if recipe else ""
+    group = recipe.data.group if recipe else None
+    for caution in few_images(record.measured_on, choices, remedy, group):
+        yield Text(f"{caution[0].upper()}{caution[1:]}.", warning=True)
     differences = metric_tables.differences_table(readings)
     if differences.rows:
         yield Fold("Differences from the other baselines", [differences])
@@ -174,8 +194,8 @@ def curve_blocks(record: RunRecord) -> Iterator[Block]:
     yield from curves.charts(record.rows.curves)
     constant_rows = curves.constant_rows(record.rows.curves)
     if constant_rows:
-        yield Text("Metrics that were measured once or never changed:")
-        yield Table(["measure", "value", "steps"], constant_rows)
+        table = Table(["measure", "value", "steps"], constant_rows)
+        yield Fold("Metrics that were measured once or never changed", [table])
     num_rows = len(record.rows.steps)
     if num_rows > curves.DRAWN:
         yield Text(
@@ -321,44 +341,59 @@ def loading_blocks(record: RunRecord) -> Iterator[Block]:
     yield Commands([*lines, f"{variable} = {model_class}.from_pretrained({export!r})"])
 
 
-def next_command_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield the command that continues an unfinished run, or commands that use a finished run.
+def _next_step(record: RunRecord, has_scratch: bool) -> NextCommand | None:
+    """Return the command that continues an unfinished run, or the next step of a finished run.
 
-    There is no command without a readable recipe, or if the folder was renamed so that `name=`
-    would refuse its name.
+    The next step of a task of a study is the study's report. Return None without a readable recipe,
+    and if the folder was renamed so that `name=` would refuse its name.
+
+    Args:
+        record: Content of the run's folder.
+        has_scratch: Whether there is a comparable run from scratch.
     """
     folder, recipe = record.folder.absolute(), record.recipe
+    if is_task(folder):
+        command = typed_command("report", str(folder.parent))
+        return NextCommand("read the report of the study", command)
     if recipe is None or not is_name(folder.name):
+        return None
+    if record.result is not None:
+        return main_step(folder, recipe, record.result.not_compared, has_scratch)
+    tool = "evaluate" if recipe.objective == "probe" else recipe.training_tool
+    options = [f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}", f"out={folder.parent}"]
+    if recipe.plugin:
+        options.append(f"plugin={recipe.plugin}")
+    command = shell_command("accelerate", "launch", *tool_command(tool), *options)
+    return NextCommand("continue from the newest checkpoint", command)
+
+
+def further_command_blocks(record: RunRecord) -> Iterator[Block]:
+    """Yield commands that use a finished run."""
+    folder, recipe, result = record.folder.absolute(), record.recipe, record.result
+    if result is None or recipe is None or not is_name(folder.name):
         return
-    steps: list[NextCommand] = []
-    if record.result is None:
-        tool = "evaluate" if recipe.objective == "probe" else recipe.training_tool
-        options = [f"recipe={folder / 'recipe.yaml'}", f"name={folder.name}"]
-        options.append(f"out={folder.parent}")
-        if recipe.plugin:
-            options.append(f"plugin={recipe.plugin}")
-        command = shell_command("accelerate", "launch", *tool_command(tool), *options)
-        steps = [NextCommand("continue from the newest checkpoint", command)]
-    elif (folder / "export").exists():
-        # `not_compared` says why the features were not compared with untrained weights. Unless the
-        # reason is that labels are missing, the images have labels
-        is_labelled = has_labels(record.result.not_compared)
-        steps = next_steps(folder, folder.parent, recipe, is_labelled)
-    for step in steps:
-        purpose = step.what
-        yield Text(f"{purpose[0].upper()}{purpose[1:]}:")
+    if not (folder / "export").exists():
+        return
+    shown = _next_step(record, has_scratch=False)
+    # `not_compared` says why the features were not compared with untrained weights. Unless the
+    # reason is that labels are missing, the images have labels
+    for step in next_steps(folder, folder.parent, recipe, has_labels(result.not_compared)):
+        if shown and step.command == shown.command:
+            continue
+        yield Text(f"{step.what[0].upper()}{step.what[1:]}:")
         yield Commands([step.command])
 
 
-# sections of the page in order; the first section has no title
+# Sections of the page in order, and whether they are folded. The first section has no title. What a
+# reader needs in the first minute is open
 SECTIONS = (
-    ("", summary_blocks),
-    ("Results", result_blocks),
-    ("Figures", figures),
-    ("Curves", curve_blocks),
-    ("Recipe", recipe_blocks),
-    ("How the run was made", provenance_blocks),
-    ("Warnings", warning_blocks),
-    ("Load the encoder", loading_blocks),
-    ("Continue", next_command_blocks),
+    ("", summary_blocks, False),
+    ("Results", result_blocks, False),
+    ("Curves", curve_blocks, False),
+    ("Figures", figures, False),
+    ("Warnings", warning_blocks, False),
+    ("Recipe", recipe_blocks, True),
+    ("How the run was made", provenance_blocks, True),
+    ("Load the encoder", loading_blocks, True),
+    ("Further commands", further_command_blocks, True),
 )

@@ -76,12 +76,26 @@ def verdict(
     top1 = TESTED[0]  # name of the classifier's top-1 accuracy
     for reading in readings:
         if reading.name == top1 and is_no_better(reading):
-            return CLASSIFIER_AS_COMMONEST.format(measure=reading.row.words)
+            return CLASSIFIER_AS_COMMONEST.format(measure=_with_difference(reading))
     if fine_tunes and readings and not in_study:
         return FINE_TUNED
     if not_compared:
         return NO_VERDICT.format(reason=NOT_COMPARED.format(reason=not_compared))
     return ""
+
+
+def _with_difference(reading: MetricReading) -> str:
+    """Return the name of a metric and, if measured, its difference from the commonest class.
+
+    The tables do not show this difference, and the interval of the difference decides. An example
+    is "k-NN: difference -2.2 points, 95% CI -5.9 to +1.5".
+    """
+    for baseline in reading.comparisons:
+        if baseline.is_commonest_class and baseline.difference:
+            mean, low, high = (100 * value for value in baseline.difference.content().values())
+            points = f"{mean:+.1f} points, 95% CI {low:+.1f} to {high:+.1f}"
+            return f"{reading.row.words}: difference {points}"
+    return reading.row.words
 
 
 def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
@@ -135,7 +149,7 @@ def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -
     if untrained and untrained.better == LOST:
         return WORSE.format(measure=measure)
     if is_no_better(probe):
-        return FEATURES_AS_COMMONEST.format(measure=measure)
+        return FEATURES_AS_COMMONEST.format(measure=_with_difference(probe))
     if not untrained:
         return ""
     if untrained.better == OPEN:

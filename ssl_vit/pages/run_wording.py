@@ -1,4 +1,7 @@
-"""Describe a run in three sentences. This module does not import torch."""
+"""Describe a run in sentences: what it is, how far it is, its result.
+
+This module does not import torch.
+"""
 
 import math
 from datetime import UTC, datetime
@@ -19,12 +22,6 @@ from ..recipe.records.run import Environment, Result
 from ..runs.shared import is_task
 from . import metric_tables, run_verdict
 from .run_record import RunRecord
-
-
-def sentences(record: RunRecord) -> list[str]:
-    """Describe the run, its progress and its result. A part that is unknown is left out."""
-    parts = (describe_run(record), describe_progress(record), describe_result(record))
-    return [part for part in parts if part]
 
 
 def describe_run(record: RunRecord) -> str:
@@ -148,13 +145,9 @@ def _describe_result(record: RunRecord) -> str:
     measurements = record.result.measurements
     readings = metric_tables.read_metrics(measurements, record.measured_on)
     fine_tunes = record.recipe is not None and record.recipe.fine_tunes
-    sentence = run_verdict.verdict(
+    return run_verdict.verdict(
         readings, fine_tunes, record.result.not_compared, is_task(record.folder)
     )
-    if not sentence and measurements:
-        measured = {measurement.key: measurement.value for measurement in measurements}
-        return f"Measured: {format_metrics(measured)}."
-    return sentence
 
 
 def table_lines(record: RunRecord) -> list[str]:

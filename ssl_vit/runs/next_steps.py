@@ -10,7 +10,7 @@ from ..formatting import TEST_SHARE, option_text, typed_command
 from ..recipe import declaration, recipe_files
 from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
-from .identity import read_recorded
+from .identity import read_recorded, runs_before
 
 LABELLED = "LABELLED_IMAGES"  # to be replaced by the place of labelled images
 PRETRAIN_AND_LABELLED = (
@@ -54,13 +54,64 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
             ),
             NextCommand("compare the run with other runs", typed_command("runs", str(out))),
         ]
-    test_options = _options_for_test_images(folder, recipe, labelled)
-    finetune = typed_command("finetune", "recipe=finetune", init, *test_options, f"out={out}")
+    finetune = _fine_tune_run(folder, out, recipe, labelled)
     evaluate = evaluation(folder, out, recipe, labelled)
     study = worth_command(recipe, recipe if labelled else None)
     steps = [NextCommand("measure whether pre-training helps", study)] if study else []
     steps.append(NextCommand("measure the frozen encoder on labels", evaluate))
     return [*steps, NextCommand("fine-tune the encoder on labels", finetune)]
+
+
+def main_step(
+    folder: Path, recipe: Recipe, not_compared: str | None, has_scratch: bool
+) -> NextCommand | None:
+    """Return the one next step that the terminal and the page of a finished run name, or None.
+
+    After supervised pre-training, and after an evaluation of untrained weights, there is none.
+    Otherwise the next step is the first of these cases that applies:
+
+    - If a command can measure whether the pre-training helps: that command.
+    - After fine-tuning: training from scratch for comparison, or nothing if there is a comparable
+      run from scratch.
+    - If the features of a pre-training were not compared with untrained weights: measure the
+      features on labelled images.
+    - Otherwise: fine-tune the encoder.
+
+    Args:
+        folder: Folder of the run or evaluation.
+        recipe: Recipe of the run or evaluation.
+        not_compared: Why features were not compared with untrained weights, if they were not.
+        has_scratch: Whether a comparable run from scratch exists.
+    """
+    # if the plugin is not loaded, `declared` has only the facts that its runs have recorded
+    declared = declaration.find_objective_or_stub(recipe.objective)
+    objectives = declared.trained(recipe)  # several if the run trains a sum
+    learns_only_labels = all(objective.labels for objective in objectives)
+    if recipe.trains and not recipe.fine_tunes and learns_only_labels:
+        return None
+    if not recipe.trains and recipe.init_source.is_scratch:
+        return None
+    labelled = has_labels(not_compared)
+    pretraining = _find_pretraining(recipe)
+    if pretraining:
+        command = worth_command(pretraining, recipe if labelled else None)
+        if command:
+            return NextCommand("measure whether pre-training helps", command)
+    if recipe.fine_tunes:
+        return (
+            None
+            if has_scratch
+            else NextCommand("train from scratch for comparison", from_scratch(folder))
+        )
+    if not_compared:
+        command = evaluation(folder, folder.parent, recipe, labelled)
+        return NextCommand("measure the features on images with labels", command)
+    if recipe.trains:
+        command = _fine_tune_run(folder, folder.parent, recipe, labelled)
+    else:  # an evaluation has no weights, so the evaluated encoder is fine-tuned on its images
+        options = [f"init={recipe.init}", *_image_options(recipe)]
+        command = typed_command("finetune", "recipe=finetune", *options)
+    return NextCommand("fine-tune the encoder", command)
 
 
 def has_labels(not_compared: str | None) -> bool:
@@ -101,19 +152,24 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
     return typed_command("study", "recipe=study/worth", *options)
 
 
-def fine_tuning(init: Path | str, recipe: Recipe) -> str:
-    """Return the command that fine-tunes an encoder on a recipe's images."""
-    tested = _options_for_test_images(Path(init), recipe, labelled=True) if recipe.trains else []
-    return typed_command(
-        "finetune", "recipe=finetune", f"init={init}", *_image_options(recipe), *tested
-    )
+def _fine_tune_run(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
+    """Return the command that fine-tunes a run's encoder.
+
+    The new run reads the same images as the run, so their options are not needed.
+    """
+    tested = _options_for_test_images(folder, recipe, labelled)
+    return typed_command("finetune", "recipe=finetune", f"init={folder}", *tested, f"out={out}")
 
 
 def from_scratch(folder: Path) -> str:
     """Return the command that fine-tunes untrained weights with the options of a run."""
     recipe = folder / "recipe.yaml"
     return typed_command(
-        "finetune", f"recipe={recipe}", f"name={folder.name}-scratch", "init=scratch"
+        "finetune",
+        f"recipe={recipe}",
+        f"name={folder.name}-scratch",
+        "init=scratch",
+        f"out={folder.parent}",
     )
 
 
@@ -192,3 +248,19 @@ def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> li
     if not labelled or recipe.data.stream or (has_learned_labels and num_labelled == 0):
         return _options_for_other_images(LABELLED, recipe)
     return [f"data.test={TEST_SHARE}"] if num_labelled == 0 else []
+
+
+def _find_pretraining(recipe: Recipe) -> Recipe | None:
+    """Return the recipe of the pre-training that an encoder comes from.
+
+    This is the recipe itself, or the recipe of the latest pre-training among the runs that made the
+    initial weights. Return None if no such run exists, or if an earlier run is missing.
+    """
+    if recipe.trains and not recipe.fine_tunes:
+        return recipe
+    for _, run_recipe in runs_before(recipe):
+        if run_recipe is None:
+            return None
+        if run_recipe.trains and not run_recipe.fine_tunes:
+            return run_recipe
+    return None

@@ -44,7 +44,7 @@ def nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """study/worth times steps before it is planned."""
     kinds = (
         "pretrain",
-        "own",
+        "supervised",
         *(kind + end for kind in ("tune", "final", "frozen") for end in ENDS),
     )
     clocks = dict.fromkeys(kinds, RunSeconds(1e-4, 0.1))

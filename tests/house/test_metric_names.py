@@ -17,7 +17,6 @@ OTHERS = {
     "evaluation/dense.py": {"row_B"},
     "jobs/banner.py": {"key"},
     "jobs/encoders.py": {"key", "place"},
-    "jobs/scratch.py": {"key"},
     "lab/report.py": {"text", "word", "' '.join(verdict.rows['origin'])"},
     "lab/runs/listed.py": {"key", "run.state"},
     "lab/runs/tool.py": {"sort"},
@@ -29,6 +28,7 @@ OTHERS = {
     "pages/curves.py": {"line", "title"},
     "pages/metric_tables.py": {"self.label"},
     "pages/run_wording.py": {"revision"},
+    "pages/scratch.py": {"key"},
     "recipe/declaration.py": {"kind.__module__"},
     "recipe/schema.py": {"key", "name", "self.resume", "value"},
 }

@@ -1,6 +1,8 @@
 """The answer of study/worth in plain words: its first line, and one next step."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -82,8 +84,7 @@ def test_pretraining_that_helped_is_said_with_what_to_type(tmp_path: Path) -> No
     assert first.endswith(", 3 seeds).")
     assert "24 epochs (277 steps) of pre-training and 12 epochs (123 steps)" in second
     assert third.startswith("A released encoder was not compared.")
-    assert "recipe=study/worth data=shapes released=timm:" in third
-    assert "name=s-released" in third
+    assert "released=timm:" in third and "another name=" in third
     assert found.answer is not None
     assert found.answer.next_step.endswith("recipe=mae data=shapes")
     assert str(found).splitlines()[0] == first and "next        Pre-train: " in str(found)
@@ -109,18 +110,69 @@ def test_do_not_pretrain_is_said_only_if_the_encoder_learned(
     assert found.answer is not None and found.answer.next_step.startswith(step)
 
 
+def parts_of_eight_seeds(found: report.Report, sd: float) -> tuple[float, float]:
+    """The parts of the half width of eight seeds that are due to the seeds and to the 400 images, in
+    points, after a second end, where the error of 5% is halved."""
+    outcomes = found.results.load_outcomes({*found.results.finished})
+    differences = [
+        100.0 * outcomes[f"final-mae-{seed}"].correct_M
+        - 100.0 * outcomes[f"final-scratch-{seed}"].correct_M
+        for seed in range(3)
+    ]
+    pairs = itertools.combinations(differences, 2)
+    shared = np.mean([np.cov(first, second, ddof=0)[0, 1] for first, second in pairs])
+    # quantiles at 1 - 0.0125 of Student's t with 7 degrees of freedom and of the normal distribution
+    return 2.8412 * sd / 8**0.5, 2.2414 * (max(0.0, shared) / 400) ** 0.5
+
+
 def test_an_undecided_study_names_what_more_seeds_would_show(tmp_path: Path) -> None:
-    """Differences of 0.75, -1 and 0.75 points, of which 8 seeds leave 2.3646 sd / sqrt(8)."""
+    """Differences of 0.75, -1 and 0.75 points."""
     found = written(tmp_path / "s", EQUAL)
     assert found.sentences[0].startswith("Whether pre-training helps is undecided.")
     assert found.answer is not None
-    (difference,) = found.verdict.primary.differences
-    low, high = difference.interval
-    sd = float(np.std([0.75, -1, 0.75], ddof=1))
-    by_images = ((high - low) ** 2 / 4 - (4.302653 * sd / 3**0.5) ** 2) ** 0.5
-    wide = (by_images**2 + (2.364624 * sd / 8**0.5) ** 2) ** 0.5
+    by_seeds, by_images = parts_of_eight_seeds(found, float(np.std([0.75, -1, 0.75], ddof=1)))
+    wide = (by_images**2 + by_seeds**2) ** 0.5
     assert f"about {wide:.1f} points to each side" in found.answer.next_step
     assert "recipe=study/worth data=shapes name=s" in found.answer.next_step
+    # the difference of 0.17 points is less than the part that eight seeds leave, 1.0 points
+    assert "8 seeds would probably not decide." in found.answer.next_step
+    assert "need at least" not in found.answer.next_step
+
+
+def test_an_undecided_study_names_the_test_images_that_its_difference_needs(tmp_path: Path) -> None:
+    """Differences of 0.25, 0.5 and 0.75 points. The images' part has to shrink until both parts are
+    0.5 points together. The advice was to add seeds, which could not decide."""
+    right = {"scratch": (200, 200, 200), "mae": (201, 202, 203)}
+    found = written(tmp_path / "s", right)
+    assert found.sentences[0].startswith("Whether pre-training helps is undecided.")
+    assert found.answer is not None
+    by_seeds, by_images = parts_of_eight_seeds(found, 0.25)
+    needed = 400 * by_images**2 / (0.5**2 - by_seeds**2)
+    said = re.search(r"at least about ([\d,]+) test images\.", found.answer.next_step)
+    assert said and needed <= int(said[1].replace(",", "")) < 1.1 * needed
+    assert "measured difference is only 0.5 points" in found.answer.next_step
+
+
+def test_a_chosen_value_at_an_end_is_said_next_to_the_answer(tmp_path: Path) -> None:
+    """It was only a column of a table far below. With two tried values there is nothing to say."""
+    tune = WORTH["runs"]["final"] | {"seeds": [99], "try": {"optim.lr": [0.01, 0.03, 0.1]}}
+    scratch = WORTH["axes"]["arm"]["scratch"]
+    content = changed(
+        WORTH,
+        runs__tune=tune,
+        runs__final__best="tune",
+        axes__arm__scratch__tune=scratch["final"],
+    )
+
+    def measured(task: Task) -> dict[str, tuple[float, str]]:
+        if task.run != "tune":
+            return counted(BETTER)(task)
+        best = 0.1 if task.at["arm"] == "mae" else 0.03
+        return {"accuracy": (0.5 - abs(task.tried["optim.lr"] - best), "validation")}
+
+    found = report.write(study(tmp_path / "s", content, measured))
+    (said,) = [line for line in found.sentences if "optim.lr" in line]
+    assert "mae (0.1)" in said and "higher value may be better" in said
 
 
 def test_a_partly_finished_seed_does_not_count_among_the_finished_seeds(tmp_path: Path) -> None:

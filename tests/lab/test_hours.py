@@ -3,6 +3,7 @@ clock that only the tests move."""
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -37,7 +38,7 @@ ASKED = StudySetup(
     supervised_ratio=1.0,
     fine_ratio=0.5,
 )
-SECONDS = {"pretrain": 100.0, "own": 100.0, "tune": 50.0, "final": 50.0, "frozen": 20.0}
+SECONDS = {"pretrain": 100.0, "supervised": 100.0, "tune": 50.0, "final": 50.0, "frozen": 20.0}
 EIGHT_SEEDS = StudySize(4, 8, 200)
 SEED = 100 + 100 + 50 + 50  # of one seed, one task at a time
 TUNING = 100 + 100 + 8 * 50
@@ -99,7 +100,7 @@ class Machine:
         best: dict[str, float] | None = None,
     ) -> None:
         self.time, self.folder, self.slower = Time(), folder, slower
-        self.parallel, self.best = parallel, best or {"init=_own": 0.6}
+        self.parallel, self.best = parallel, best or {"init=_supervised": 0.6}
         self.started: list[str] = []
         self.stop_after: int | None = None
         monkeypatch.setattr(local, "time", self.time)
@@ -171,11 +172,11 @@ def test_a_schedule_by_hand() -> None:
 
 def test_tasks_are_expected_to_take_what_others_of_their_kind_took() -> None:
     """A kind of which none has ended: its planned time, times what the others took over theirs."""
-    kinds = {"tune-1": "tune", "tune-2": "tune", "own-1": "own", "final-1": "final"}
+    kinds = {"tune-1": "tune", "tune-2": "tune", "supervised-1": "supervised", "final-1": "final"}
     found = expected_seconds(
-        kinds, {"tune-1": 30, "own-1": 60}, {"tune": 20, "own": 40, "final": 8}
+        kinds, {"tune-1": 30, "supervised-1": 60}, {"tune": 20, "supervised": 40, "final": 8}
     )
-    assert found == {"tune-1": 30, "tune-2": 30, "own-1": 60, "final-1": 8 * 90 / 60}
+    assert found == {"tune-1": 30, "tune-2": 30, "supervised-1": 60, "final-1": 8 * 90 / 60}
 
 
 def test_groups_are_decided_by_time_alone(tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_seeds_follow_the_time(
     assert {*found["left_out"]} == {
         f"{name}-{seed}"
         for seed in range(seeds, 8)
-        for name in ("pretrain", "own", "final-mae", "final-scratch")
+        for name in ("pretrain", "supervised", "final-mae", "final-scratch")
     }
 
 
@@ -289,7 +290,7 @@ def test_two_tasks_at_once_are_planned_together(
 def test_time_decides_and_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other accuracies, the same decisions."""
     decisions = []
-    for number, best in enumerate(({"own": 0.9}, {"init=_own": 0.6, "mae": 0.1})):
+    for number, best in enumerate(({"supervised": 0.9}, {"init=_supervised": 0.6, "mae": 0.1})):
         machine = Machine(monkeypatch, tmp_path / str(number), best=best)
         found = machine.run(2150)
         decisions.append([(one["group"], one["starts"]) for one in found["decisions"]])
@@ -358,12 +359,12 @@ def test_only_the_chosen_learning_rate_is_trained_again(
     confirm train only that one, and the final run starts from it."""
     best = {"tune-mae-99-init=_pretrain_high_-lr=0.1-mixup=0.0": 0.9, "tune-scratch": 0.4}
     best |= {"tune-mae": 0.5}
-    best = {"tune-scratch-99-init=_own_low_-lr=0.03-mixup=0.8": 0.8} | best
+    best = {"tune-scratch-99-init=_supervised_low_-lr=0.03-mixup=0.8": 0.8} | best
     machine = Machine(monkeypatch, tmp_path, best=best)
     found = machine.run(5000, StudySize(24, 3, 200))
     seeds = [name for name in machine.started if not name.endswith("-99") and "tune" not in name]
     ran = {name.rpartition("-")[0] for name in seeds if not name.startswith("final")}
-    assert ran == {"pretrain_high", "own_low"}, sorted(seeds)
+    assert ran == {"pretrain_high", "supervised_low"}, sorted(seeds)
     log = (tmp_path / "logs" / "final-mae-1.txt").read_text()
     assert f"init={tmp_path}/pretrain_high-1" in log
     assert "pretrain-1" in found["left_out"] and found["ended"] == "planned"
@@ -401,7 +402,9 @@ def test_what_was_left_out_is_not_missing(tmp_path: Path) -> None:
 # With the real tools
 
 
-def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_study_keeps_to_its_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Planned, tuned and confirmed; one seed is required here, and no other fits into hours that
     are over from the start. Nothing that was left out is missing in the report."""
     clocks = dict.fromkeys(SECONDS, RunSeconds(5.0, 0.01))  # so that few steps are planned
@@ -425,7 +428,13 @@ def test_a_real_study_keeps_to_its_hours(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "worth" / "worth.json"
     planned = json.loads(path.read_text()) | {"hours": 1e-6}
     path.write_text(json.dumps(planned))
+    capsys.readouterr()
     outcome = tool.study(Arguments([*words, "hours=1e-6"]))
+    shown = capsys.readouterr().out
+    # each of the seven seeds had an equal line
+    assert shown.count("hours       left out: seed 1, seed 2, seed 3, seed 4, ") == 1
+    assert shown.count("left out: ") == 1
+    assert re.search(r"^tasks .* and \d+ more if there is time", shown, re.M)
     assert not outcome.failed and {"final-mae-0", "final-scratch-0"} < {*outcome.finished}
     made = json.loads((path.parent / "study.json").read_text())
     groups = [group["name"] for group in made["order"]]

@@ -437,6 +437,21 @@ def test_lines_now_and_then_of_what_runs_and_how_long_it_will_take(bench, monkey
     assert "4 of 5 finished\n" in capsys.readouterr().out
 
 
+def test_no_time_is_told_while_a_task_takes_longer_than_those_before(bench, monkeypatch, capsys):
+    """It was told that 0 s are left."""
+    monkeypatch.setattr(launcher, "QUIET", 0.0)
+    monkeypatch.setattr(launcher, "SHARE", 0.0)
+    bench.run(tasks=bench.only(*FIRST[:3]))
+    for name in FIRST[:3]:
+        path = bench.runs / name / "result.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": 0}))
+    capsys.readouterr()
+    bench.behave({FIRST[3]: "brief"})
+    bench.run(tasks=bench.only(*FIRST))
+    shown = capsys.readouterr().out
+    assert "3 of 4 finished\n" in shown and " left\n" not in shown
+
+
 # ---- the real tools
 
 REAL = """

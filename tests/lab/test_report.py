@@ -5,9 +5,12 @@ import io
 import json
 import re
 import shutil
+import subprocess
 
 import pytest
+from matplotlib.figure import Figure
 
+import ssl_vit
 from helpers.made_studies import (
     FROZEN,
     IMAGES,
@@ -19,6 +22,7 @@ from helpers.made_studies import (
     study,
     with_metric,
 )
+from helpers.measurements import by_name
 from helpers.reports import Page, table
 from ssl_vit.lab import report, report_pages
 
@@ -86,7 +90,7 @@ def test_the_page_is_short_and_claims_come_first(whole):
     assert "mpp minus scratch" in before and "mpp minus scratch" not in behind
 
 
-def test_one_table_in_order_of_the_mean(whole):
+def test_the_rows_of_a_table_have_the_order_of_the_study_file(whole):
     """And at the end what each run took."""
     text = (whole / "report.md").read_text()
     took = {row[0]: row[1:] for row in table(text, "run")}
@@ -95,10 +99,10 @@ def test_one_table_in_order_of_the_mean(whole):
     assert "arm: the compute differs by a factor of up to 6, from 0.004 exaFLOP for scr" in text
     head, *rows = table(text, "arm")
     assert head == ["arm", "n", "mean", "sd", "minus scratch", "97.5% interval", "exaFLOP", "paper"]
-    assert [row[0] for row in rows] == ["mae", "mpp", "scratch"]
-    assert rows[0][:5] == ["mae", "3", "76.50", "1.50", "+25.50"]
+    assert [row[0] for row in rows] == ["scratch", "mpp", "mae"]
+    assert rows[2][:5] == ["mae", "3", "76.50", "1.50", "+25.50"]
     assert rows[1][4:6] == ["+5.00", "+2.30 to +8.05"]  # the interval that decides
-    assert rows[2] == ["scratch", "3", "51.00", "1.00", "", "", "0.004", "77.91"]
+    assert rows[0] == ["scratch", "3", "51.00", "1.00", "", "", "0.004", "77.91"]
 
 
 @pytest.mark.parametrize(
@@ -125,10 +129,13 @@ def test_pairs_of_several_names_stand_in_the_table_of_differences(reported):
     assert (row[1], row[3], row[4]) == ("+20.50", f"{low} to {high}", "97.5%")
 
 
-def test_a_loss_is_in_order_from_the_lowest(reported):
+def test_a_loss_has_four_decimals(tmp_path):
+    """In the table for papers too."""
     loss = {"scratch": 2.0, "mpp": 1.0, "mae": 3.0}
-    _, *rows = table(reported(TUNED, lambda task: {"loss": (loss[task.at["arm"]], "test")}), "arm")
-    assert [row[0] for row in rows] == ["mpp", "scratch", "mae"] and rows[0][2] == "1.0000"
+    folder = study(tmp_path / "s", TUNED, lambda task: {"loss": (loss[task.at["arm"]], "test")})
+    _, *rows = table(markdown(folder), "arm")
+    assert [row[2] for row in rows] == ["2.0000", "1.0000", "3.0000"]
+    assert r"mae & 3.0000 $\pm$ 0.0000 \\" in (folder / "tables.tex").read_text()
 
 
 def test_fresh_weights_that_differ_have_rows_of_their_own(tmp_path):
@@ -151,15 +158,16 @@ def test_fresh_weights_that_differ_have_rows_of_their_own(tmp_path):
     _, *rows = table(text, "length")
     assert [row[:4] for row in rows[:6]] == [
         ["10", "mpp", "3", "51.00"],
-        ["10", "dino", "3", "51.00"],
         ["10", "mae", "3", "41.00"],
+        ["10", "dino", "3", "51.00"],
         ["10", "untrained weights as mpp", "3", "31.00"],
-        ["10", "untrained weights as dino", "3", "31.00"],
         ["10", "untrained weights as mae", "3", "21.00"],
+        ["10", "untrained weights as dino", "3", "31.00"],
     ]
     assert [row[1] for row in rows[6:]] == [row[1] for row in rows[:6]]
     drawn = (folder / "figures" / "study.svg").read_text()
-    assert "untrained weights as mpp" in drawn  # a line, as it is the same at both lengths
+    # lines, because each value is the same at both lengths, and their names from the highest
+    assert drawn.index("weights as dino") < drawn.index("weights as mae")
 
 
 def test_what_probes_are_compared_with_stands_beside_them(reported):
@@ -214,8 +222,9 @@ def test_a_seed_that_settings_are_chosen_on_is_in_no_mean(reported):
     assert rows == [[arm, "3", "2.0000 ± 0.0000"] for arm in ("mpp", "mae")]
 
 
-def test_all_forms_show_the_same_tables(whole):
-    found = report.write(whole)
+def test_all_forms_show_the_same_tables(whole, tmp_path):
+    whole = shutil.copytree(whole, tmp_path / "made")
+    found = report.write(whole, with_all_tables=True)
     _, *rows = table((whole / "report.md").read_text(), "arm")
     latex = (whole / "tables.tex").read_text()
     page = Page((whole / "report.html").read_text())
@@ -228,7 +237,7 @@ def test_all_forms_show_the_same_tables(whole):
     content = json.loads(json.dumps(found.content()))
     assert content["sentences"] == [*found.verdict.sentences]
     first = content["tables"]["compared"][0]
-    assert (first["arm"], first["n"], first["mean"]) == ("mae", 3, 76.5)
+    assert (first["arm"], first["n"], first["mean"]) == ("scratch", 3, 51)
     assert len(content["results"]) == len(found.results.table)
     # a page that needs nothing beside it, and a figure without a ground of its own
     assert all(link.startswith(("data:", "#")) for link in page.linked)
@@ -287,8 +296,186 @@ def test_words_of_the_study_cannot_become_markup(tmp_path):
     assert "<b>" not in text.replace("\\<b>", "") and r"\*x\*" in text
     main = (folder / "report.html").read_text().partition("<main")[2]
     assert "<b>" not in main and "&lt;b" in main
-    caption = r"\$a\$ \& \textbackslash{}q \textasciitilde{} 5\% \#1? (compared). The table"
+    caption = r"\$a\$ \& \textbackslash{}q \textasciitilde{} 5\% \#1?. Mean "
     assert caption in latex
+
+
+# ---- an axis of numbers, the table for papers and the figure
+
+RATES = {str(rate): {"pretrain": {"corruption.rate": rate}} for rate in (0.75, 0.05, 0.5)}
+SWEPT = changed(
+    FROZEN,
+    title="50% & more",
+    axes={"rate": RATES},
+    runs__pretrain__over=["rate"],
+    runs__pretrain__options__recipe="mpp",
+    runs__probe__over=["rate"],
+)
+K_NN = {"0.75": 0.4, "0.05": 0.5, "0.5": 0.6}
+
+
+def by_rate(task):
+    """Seeds are 1 point apart, so half a 95% interval is 4.3027 / sqrt(3) = 2.48 points wide."""
+    if task.tool == "pretrain":
+        return {"loss": (2.0, "validation"), "probe_knn": (0.3, "validation")}
+    knn = K_NN[task.at["rate"]] + task.seed / 100
+    others = {"fresh_linear": 0.3, "fresh_knn": 0.2, "commonest_knn": 0.12, "pixels_knn": 0.1}
+    values = {"few_shot_5": 0.35, "linear": knn + 0.2, "knn": knn, **others}
+    return {name: (value, "test") for name, value in values.items()}
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A reported study of three rates, the highest first in the study's file: its folder."""
+    content = changed(SWEPT, report__measures=["knn"])
+    folder = study(tmp_path_factory.mktemp("swept") / "50%_a b", content, by_rate)
+    report.write(folder)
+    return folder
+
+
+def test_numbers_ascend_and_untrained_weights_are_last(swept):
+    text = (swept / "report.md").read_text()
+    _, *rows = table(text, "rate")
+    assert [row[0] for row in rows] == ["0.05", "0.5", "0.75", "untrained weights"]
+    _, *rows = after(text, "Measured by probe:", "rate")
+    assert [row[0] for row in rows] == ["0.05", "0.5", "0.75"]
+    _, *rows = table(text, "difference")  # the comparisons themselves are those of the study file
+    assert [row[0] for row in rows] == [
+        "0.05 minus 0.5",
+        "0.75 minus 0.05",
+        "0.75 minus 0.5",
+        *(f"{rate} minus untrained weights" for rate in ("0.05", "0.5", "0.75")),
+    ]
+    rows = list(csv.DictReader(io.StringIO((swept / "results.csv").read_text())))
+    places = dict.fromkeys((row["run"], row["rate"]) for row in rows)
+    runs = ["pretrain", "probe", "untrained"]
+    assert [*places] == [(run, rate) for run in runs for rate in ("0.05", "0.5", "0.75")]
+
+
+def test_chosen_values_follow_the_axis(reported):
+    rates = {rate: {**settings, "tune": settings["pretrain"]} for rate, settings in RATES.items()}
+    tune = SWEPT["runs"]["pretrain"] | {"seeds": [9], "try": {"optim.lr": [0.01, 0.03, 0.1]}}
+    best = {"of": "tune", "by": "loss"}
+    content = changed(SWEPT, axes__rate=rates, runs__tune=tune, runs__pretrain__best=best)
+    _, *rows = after(reported(content, by_rate), "Chosen:", "run")
+    assert [row[:3] for row in rows] == [
+        ["pretrain", rate, "optim.lr=0.01"] for rate in ("0.05", "0.5", "0.75")
+    ]
+
+
+def test_tables_tex_has_one_table_of_the_measures_of_the_test(swept):
+    """The measure that decides comes first, and no other baseline than untrained weights."""
+    latex = (swept / "tables.tex").read_text()
+    comments, _, text = latex.partition(r"\begin{table}")
+    assert all(line.startswith("% ") for line in comments.splitlines())
+    assert r"\usepackage{booktabs}" in comments and "By k-NN on test images" in comments
+    assert text.splitlines()[1:] == [
+        r"\centering",
+        r"\caption{50\% \& more. Mean k-NN, 5-shot, linear probe on 400 test images of shapes over 3"
+        r" seeds, $\pm$ half the width of the 95\% confidence interval (Student's t over seeds).}",
+        r"\label{tab:50--a-b-means}",
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        r"rate & k-NN, \% & 5-shot, \% & linear probe, \% \\",
+        r"\midrule",
+        r"0.05 & 51.00 $\pm$ 2.48 & 35.00 $\pm$ 0.00 & 71.00 $\pm$ 2.48 \\",
+        r"0.5 & 61.00 $\pm$ 2.48 & 35.00 $\pm$ 0.00 & 81.00 $\pm$ 2.48 \\",
+        r"0.75 & 41.00 $\pm$ 2.48 & 35.00 $\pm$ 0.00 & 61.00 $\pm$ 2.48 \\",
+        r"untrained weights & 20.00 $\pm$ 0.00 &  & 30.00 $\pm$ 0.00 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+
+
+def has_latex():
+    if not shutil.which("pdflatex"):
+        return False
+    return subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(
+    not has_latex(),
+    reason="pdflatex with the package booktabs is not installed",
+)
+def test_tables_tex_compiles(swept, tmp_path):
+    """With labels that differ, and with every character that means something in LaTeX."""
+    title = "<a> | $b$ & \\q ~ 5% #1? {x} ^y \u00e9"
+    evil = study(tmp_path / "s", changed(TUNED, title=title), counted())
+    for folder in (shutil.copytree(swept, tmp_path / "swept"), evil):
+        report.write(folder, with_all_tables=True)
+        (folder / "paper.tex").write_text(
+            "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n"
+            "\\input{tables.tex}\\end{document}\n"
+        )
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        assert "multiply defined" not in done.stdout and (folder / "paper.pdf").exists()
+
+
+def test_seeds_of_one_pre_training_have_no_interval(tmp_path):
+    """(300 + 312 + 306) / 3 of 400 images are 76.5%."""
+    content = changed(FROZEN, runs__pretrain__seeds=[0])
+    folder = study(tmp_path / "s", content, counted(metric="knn"))
+    report.write(folder)
+    latex = (folder / "tables.tex").read_text()
+    said = (
+        "of shapes over 1 seed. Seeds that continue from the same pre-training count as one seed."
+    )
+    assert r"mae & 76.50 \\" in latex and said in latex
+    assert r"\pm" not in latex
+
+
+@pytest.mark.parametrize("baseline", [{}, {"report__baseline": "mpp"}])
+def test_without_a_finite_value_there_is_no_table_for_papers(tmp_path, baseline):
+    content = changed(FROZEN, report__measures=["knn"], **baseline)
+    values = {"knn": (float("inf"), "test"), "linear": (0.5, "test")}
+    folder = study(tmp_path / "s", content, lambda task: values if task.run == "probe" else {})
+    assert "that are not finite are left out" in markdown(folder)
+    assert (folder / "tables.tex").read_text() == ""
+
+
+def test_tables_all_adds_the_other_tables_of_the_report(swept, tmp_path):
+    folder = shutil.copytree(swept, tmp_path / "s")
+    assert (folder / "tables.tex").read_text().count(r"\begin{table}") == 1
+    found = ssl_vit.report(folder, tables="all")
+    latex = (folder / "tables.tex").read_text()
+    captions = re.findall(r"\\caption\{50\\% \\& more( \(.*?\))?\. ", latex)
+    assert captions == ["", *(f" ({name})" for name in found.tables)]
+    labels = re.findall(r"\\label\{(.*)\}", latex)
+    assert len({*labels}) == len(captions)
+    report_pages.main([str(folder)])
+    assert (folder / "tables.tex").read_text().count(r"\begin{table}") == 1
+
+
+def test_the_figure_starts_at_the_commonest_class(swept, tmp_path, monkeypatch):
+    """If a value lies below it, slightly below this value. Untrained weights are a line."""
+    limits, lines = [], {}
+    savefig = Figure.savefig
+
+    def save(figure, *arguments, **keywords):
+        (panel,) = figure.axes
+        limits.append(panel.get_ylim()[0])
+        names = [text.get_text() for text in panel.texts]
+        dashed = [line.get_ydata()[0] for line in panel.lines if line.get_linestyle() == "--"]
+        lines.update(zip(names, dashed, strict=True))
+        savefig(figure, *arguments, **keywords)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    folder = shutil.copytree(swept, tmp_path / "s")
+    said = "The axis starts at 12.0%, the accuracy of the commonest class."
+    assert said in markdown(folder)
+    assert limits == [pytest.approx(12)] and lines == {"untrained weights": pytest.approx(20)}
+    with_metric(folder / "probe-0.5-0", "knn", value=0.1)
+    assert "The axis starts" not in markdown(folder)
+    assert 5 < limits[1] < 10
+    for path in folder.glob("probe-*"):
+        measured = by_name(json.loads((path / "result.json").read_text()))
+        del measured["commonest_knn"]
+        alter(path / "result.json", measurements=[*measured.values()])
+    assert "The axis starts" not in markdown(folder)
+    assert limits[2] == limits[1]
 
 
 # ---- what limits the answer
@@ -308,10 +495,16 @@ def test_what_is_missing_or_left_out_is_said(tmp_path):
     text = markdown(folder)
     said = "At 2026-01-03T00:00 UTC, 1 of 15 tasks had not finished: final-mae-2."
     assert said in text
+    latex = (folder / "tables.tex").read_text()
+    assert latex.count(f"% {said}") == latex.count(r"\begin{table}") == 1
+    report.write(folder, with_all_tables=True)
     latex = (folder / "tables.tex").read_text()  # of which one table may be copied
-    assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 1
+    assert latex.count(f"% {said}") == latex.count(r"\begin{table}") > 2
     assert "final-mpp-1 is left out: result.json was made with another recipe" in text
     assert "Values of final-mpp-2 that are not finite are left out." in text
+    assert "different revisions" not in text
+    alter(folder / "pretrain-mpp-2" / "environment.json", revision="abcdef0123" * 4 + "+")
+    assert "abcdef01+ (1 task)" in markdown(folder)
     assert "commonest class" not in text
     with_metric(folder / "final-mae-1", "majority_top1", value=0.52, split="test", n=400)
     (line,) = [line for line in markdown(folder).splitlines() if "always naming" in line]
@@ -387,7 +580,7 @@ def test_means_over_the_names_of_an_axis(tmp_path):
     text = markdown(folder)
     assert text.splitlines()[2] == "Nothing is compared."
     _, *rows = after(text, "Mean over arm:", "arm")
-    assert [row[0] for row in rows] == ["pixels, 2 of 2", "all, 2 of 2", "own, 1 of 1"]
+    assert [row[0] for row in rows] == ["pixels, 2 of 2", "own, 1 of 1", "all, 2 of 2"]
     assert rows[0][1:4] == ["3", "66.25", "1.15"]
     shutil.rmtree(folder / "probe-mae-2")
     _, *rows = after(markdown(folder), "Mean over arm:", "arm")
@@ -413,8 +606,8 @@ def test_means_over_different_names_have_no_difference(reported):
     assert [row[:6] for row in rows] == [
         ["two, 2 of 2", "mpp", "3", "31.00", "1.00", "+0.00"],
         ["two, 1 of 2", "mae", "3", "51.00", "1.00", ""],
-        ["all, 2 of 3", "mae", "3", "71.00", "1.00", ""],
         ["all, 2 of 3", "mpp", "3", "31.00", "1.00", "+0.00"],
+        ["all, 2 of 3", "mae", "3", "71.00", "1.00", ""],
     ]
 
 

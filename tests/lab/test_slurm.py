@@ -260,6 +260,10 @@ def test_a_submission_says_what_was_submitted_and_not_that_it_has_finished(tmp_p
     text = capsys.readouterr().out
     assert "18 tasks in 4 jobs" in text and "\nfinished" not in text
     assert text.index("the same command") < text.index("\nnext ")
+    # a second time it was "submitted 0 tasks in 0 jobs"
+    assert not tool.study(Arguments(words), content).submitted
+    text = capsys.readouterr().out
+    assert "18 of 18 tasks have no result" in text and "submitted   " not in text
 
 
 def test_a_study_that_is_given_again_with_more_submits_what_is_new(bench, slurm):

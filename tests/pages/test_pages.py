@@ -91,17 +91,19 @@ def test_curves_are_the_rows_of_metrics_jsonl(tmp_path):
 
 
 def test_what_it_predicts_is_the_first_figure(tmp_path):
-    """Below the results, before the other figures and the curves."""
+    """Before the other figures. Results, curves and figures are open, everything else is folded."""
     folder = make_run(tmp_path / "made")
     for name in ("filters", "attention_rollout", "reconstruction", "aaa"):
         (folder / "figures" / f"{name}.svg").write_text(SVG)
     sections = run_page.build(read_run(folder))
-    assert [one.title for one in sections][:5] == ["", "Results", "Figures", "Curves", "Recipe"]
-    titles = [one.title for one in sections[2].blocks]
+    unfolded = [section for section in sections if not section.is_folded]
+    assert [section.title for section in unfolded] == ["", "Results", "Curves", "Figures"]
+    assert sections[: len(unfolded)] == unfolded and len(sections) > len(unfolded)
+    titles = [block.title for block in unfolded[3].blocks]
     assert titles == ["Predictions", "Reconstruction", "Filters", "Attention rollout", "Aaa"]
     page = page_of(folder)
-    assert [one for one in page.linked if one.startswith("#")][:4] == [
-        *("#section-1", "#section-2", "#figure-1", "#figure-2")
+    assert [link for link in page.linked if link.startswith("#")][:4] == [
+        *("#section-1", "#section-2", "#section-3", "#figure-1")
     ], "its table of contents names them too"
 
 
@@ -175,7 +177,8 @@ def test_a_run_that_goes_on(tmp_path):
     (folder / "checkpoints" / "step-000000150").mkdir(parents=True)
     page = page_of(folder)
     assert "stopped after step 200 of 1,000. The newest checkpoint is from step 150" in page.text
-    assert "On held-out images at step 200" in page.text and "Continue from" in page.text
+    assert "These values were measured at step 200" in page.text
+    assert "Next, continue from" in page.text
     assert page.table(["held-out images", "this run"])[0][:2] == ["loss", "3"]
     with held_by_another_process(folder):
         assert lock.is_held(folder)
@@ -439,7 +442,7 @@ def test_a_run_of_very_many_rows_is_read_once_and_thinned(tmp_path, monkeypatch)
     [
         ([], "expected a single FOLDER"),
         (["a", "b"], "a b: expected a single FOLDER"),
-        (["--nothing", "a"], "--nothing: unknown option, choices: folder, --json"),
+        (["--nothing", "a"], "--nothing: unknown option, choices: folder, tables, --json"),
         (["missing"], "no such folder"),
         (["{}"], "neither a run nor a study"),
     ],

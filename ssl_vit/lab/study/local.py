@@ -31,7 +31,7 @@ from ...runs import files, shared
 from ...runs.environment import cores, requested_threads
 from ...runs.lock import is_held
 from ..memory import memory_need
-from .hours import SAVED_EVERY, Hours, task_kind
+from .hours import SAVED_EVERY, Decision, Hours, task_kind
 from .launch import (
     LaunchOutcome,
     StudyJob,
@@ -290,8 +290,19 @@ def last_line(log: Path, start: int = 0, default: str = "no output") -> str:
 
 
 def _opening(job: StudyJob, parallel: int | None) -> str:
+    """Return the line with the numbers of tasks and of finished tasks.
+
+    Args:
+        job: Study that is ready to start.
+        parallel: Number of tasks that run at once, or None if it is not known.
+    """
+    # only optional groups have a kind
+    optional = sum(len(group.tasks) for group in job.order if group.kind)
     limit = "" if parallel is None else f", at most {parallel} at once"
-    return f"tasks       {len(job.tasks)}, {len(job.finished)} finished{limit}"
+    required = f"{len(job.tasks) - optional}"
+    if optional:
+        required = f"{required} in any case and {optional} more if there is time within hours="
+    return f"tasks       {required}, {len(job.finished)} finished{limit}"
 
 
 def _say(what: str, text: str) -> None:
@@ -507,7 +518,8 @@ class _Processes:
     def _start_group(self) -> bool:
         """Start the next optional group that fits into the hours. Return whether a group started.
 
-        Groups before it that do not fit are left out. Each decision is printed.
+        Groups before it that do not fit are left out. The decisions are printed, with one line for
+        all groups that are left out at once.
         """
         if self.hours is None:
             return False
@@ -516,18 +528,28 @@ class _Processes:
         running = {name: now - child.begun for name, child in self.running.items()}
         # tasks that failed or were skipped, so no time is planned for them
         without_result = self._ended_or_skipped() - self.took.keys()
+        limit = self.hours.ledger.hours
+        left_out: list[Decision] = []
         while True:
             decision = self.hours.decide(self.took, running, without_result)
+            if decision is not None and not decision.starts:
+                left_out.append(decision)
+                continue
+            if left_out:
+                _say(
+                    "hours",
+                    f"left out: {', '.join(past.group for past in left_out)}. With"
+                    f" {left_out[0].group}, the study would end after"
+                    f" {left_out[0].expected:.2f} of {limit:g} hours",
+                )
             if decision is None:
                 return False
-            state = "starts" if decision.starts else "is left out"
             _say(
                 "hours",
-                f"{decision.group} {state}: with this group, the study would end after"
-                f" {decision.expected:.2f} of {self.hours.ledger.hours:g} hours",
+                f"{decision.group} starts in addition: the study is expected to end after"
+                f" {decision.expected:.2f} of {limit:g} hours",
             )
-            if decision.starts:
-                return True
+            return True
 
     def _compare_with_plan(self) -> None:
         """Print the hours used so far, once after tuning and once after each required seed.
@@ -689,8 +711,8 @@ class _Processes:
 
         Tasks of the same run of the study file, for example with different seeds, take about
         equally long. Each remaining task is expected to take the mean time of the finished tasks of
-        its run. The result is None if nothing remains, or if the run of a remaining task has no
-        finished task yet.
+        its run. The result is None if nothing remains, or if the time of a remaining task is not
+        known: its run has no finished task yet, or it already takes longer than the finished tasks.
 
         Args:
             now: Current value of `time.monotonic()`.
@@ -706,8 +728,10 @@ class _Processes:
             if name not in self.took and name not in self.failed:
                 if run not in seconds_of_run:
                     return None
-                mean = statistics.mean(seconds_of_run[run])
-                remaining.append(max(0.0, mean - elapsed.get(name, 0.0)))
+                seconds = statistics.mean(seconds_of_run[run]) - elapsed.get(name, 0.0)
+                if seconds < 0:
+                    return None
+                remaining.append(seconds)
         if not remaining:
             return None
         # `self.parallel` tasks run at once. The study cannot end before its longest task

@@ -165,7 +165,16 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
     done, took = job.finished, format_duration(time.monotonic() - started)
     wanted = len(job.tasks) - len(outcome.left_out)
     finished = f"{len(done)} of {format_count(wanted, 'tasks')}"
-    if len(done) + len(outcome.failed) < wanted:  # the launcher does not wait for its tasks
+    num_open = len({*job.tasks} - {*done} - outcome.failed.keys() - outcome.left_out.keys())
+    waits = LAUNCHERS[request.tool_options.launcher].runs_here
+    if num_open and not waits and not outcome.submitted:
+        print(
+            f"open        {num_open:,} of {format_count(wanted, 'tasks')} have no result, and"
+            f" launcher={request.tool_options.launcher} submitted none of them now. Tasks that were"
+            " submitted earlier may still be in the queue. When they have ended, type the same"
+            " command again."
+        )
+    elif num_open and not waits:
         jobs = len({*outcome.submitted.values()})
         print(
             f"submitted   {format_count(len(outcome.submitted), 'tasks')} in"

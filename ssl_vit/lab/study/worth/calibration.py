@@ -39,7 +39,8 @@ EVALUATIONS = 5  # evaluations of a run on held-out images: four during training
 FINISH, PROBES = 3.4, 10.0
 PROBED = 2000  # labelled training images whose k-NN features are computed after pre-training
 TUNE_RELEASED = f"tune {RELEASED}"
-TRAINED = ("pretrain", "own", "tune")  # kinds of runs that are timed, in addition to TUNE_RELEASED
+# kinds of runs that are timed, in addition to TUNE_RELEASED
+TRAINED = ("pretrain", "supervised", "tune")
 WIDEST = 8  # most tasks at once: with more cores, several threads per task may be faster
 
 
@@ -193,7 +194,7 @@ def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed
 
 def kinds_of(setup: StudySetup) -> list[str]:
     """Return the kinds of runs that take steps."""
-    kinds = [kind for kind in TRAINED if kind != "own" or not setup.init]
+    kinds = [kind for kind in TRAINED if kind != "supervised" or not setup.init]
     return [*kinds, *([TUNE_RELEASED] if setup.released else [])]
 
 
@@ -285,7 +286,7 @@ def _clocks(
     tuned = EVALUATIONS * min(VALIDATED, images.validation)
     evaluated = {
         "pretrain": validated + features,
-        "own": validated,
+        "supervised": validated,
         "tune": tuned,
         "final": tuned + images.test,
         "frozen": 2 * (images.train + images.validation + images.test),
@@ -296,7 +297,7 @@ def _clocks(
     if is_possible():  # a forked task imports nothing
         imports = 0.0
     for kind, count in evaluated.items():
-        if kind == "own" and setup.init:
+        if kind == "supervised" and setup.init:
             continue
         # kinds that were not timed compute like fine-tuning
         fine_tuning = TUNE_RELEASED if kind.endswith(RELEASED) else "tune"

@@ -87,7 +87,7 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
         for end in [] if setup.init else size.rates:
             options = of_network | _supervised(setup, size.steps, LEARNING_RATES[end])
             run = {"tool": "pretrain", "over": over[1:], "options": options}
-            runs[f"own{part}{end}"] = run
+            runs[f"supervised{part}{end}"] = run
         fine_tuned = {"tool": "finetune", "over": over, "only": {"arm": [*setup.all_arms]}}
         untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
         runs[f"tune{part}"] = fine_tuned | untested
@@ -242,7 +242,7 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
     arms: dict[str, Any] = {objective: {}, baseline: {}}
     if size.frozen:
         arms[objective]["frozen"] = {"init": "{pretrain}"}
-        arms[baseline]["frozen"] = {"init": setup.init or "{own}"}
+        arms[baseline]["frozen"] = {"init": setup.init or "{supervised}"}
     for part in parts:
         start: Values = {"init": "{pretrain}"}
         tries: Values = {"optim.lr": rates}
@@ -253,9 +253,9 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
         if setup.init:  # the arm `start` fine-tunes the given encoder
             start = {"init": setup.init}
             tries = {"optim.lr": _encoder_rates(size)}
-        else:  # the arm `scratch` may first have supervised training, which is the run `own`
+        else:  # the arm `scratch` may first have supervised training, which is the run `supervised`
             start = setup.model
-            supervised = [f"{{own{part}{suffix}}}" for suffix in size.rates]
+            supervised = [f"{{supervised{part}{suffix}}}" for suffix in size.rates]
             tries = {"init": [SCRATCH, *supervised], "optim.lr": scratch_rates}
         arms[baseline] |= _fine_tuning(part, start, tries, size)
     if setup.released:
@@ -315,9 +315,21 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
     return {f"tune{part}": start | {"try": tries}, f"final{part}": start}
 
 
+def describe_runs(setup: StudySetup) -> str:
+    """Return what each kind of run does, by the first part of a run's name."""
+    supervised = "" if setup.init else " supervised: training with labels, as a start for scratch."
+    return (
+        f"pretrain: pre-training with {setup.objective}.{supervised} tune: tries that choose"
+        " settings. final: training with the chosen settings, measured on the test images. frozen:"
+        " the encoder without fine-tuning, measured on the test images. The endings _low and _high"
+        " mean other learning rates, _fewer means fewer labels."
+    )
+
+
 def _notes(setup: StudySetup, size: StudySize) -> Iterator[str]:
-    """Yield sentences on how settings were chosen and on what the study cannot show."""
+    """Yield sentences on the runs, on how settings were chosen, and on what is not shown."""
     (objective, baseline), images = setup.arms, setup.images
+    yield f"Names of runs: {describe_runs(setup)}"
     yield (
         f"Each of {setup.arms_text} has {size.tries} tries of fine-tuning with seed"
         f" {TUNING_SEED}, which no result uses. {min(VALIDATED, images.validation):,} validation"

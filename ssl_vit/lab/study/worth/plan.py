@@ -14,7 +14,15 @@ from ..hours import makespan, task_kind
 from ..options import RELEASED
 from ..tasks import Tasks
 from ..tasks import plan_tasks as plan_tasks
-from .content import MOST_SEEDS, RATES, TUNING_SEED, WITH_RATES, StudySize, study_file
+from .content import (
+    MOST_SEEDS,
+    RATES,
+    TUNING_SEED,
+    WITH_RATES,
+    StudySize,
+    describe_runs,
+    study_file,
+)
 from .study_setup import NAME, StudySetup
 
 SHARES = (0.1, 0.3, 0.03, 0.01)  # shares of the labels, in the order in which they are added
@@ -81,7 +89,13 @@ def steps_of(setup: StudySetup, size: StudySize) -> dict[str, int]:
     """Return `{kind of run: steps}`."""
     fine = setup.fine_steps(size.steps)
     of_scratch = round(size.steps * setup.supervised_ratio)
-    steps = {"pretrain": size.steps, "own": of_scratch, "tune": fine, "final": fine, "frozen": 0}
+    steps = {
+        "pretrain": size.steps,
+        "supervised": of_scratch,
+        "tune": fine,
+        "final": fine,
+        "frozen": 0,
+    }
     return steps | {f"{kind} {RELEASED}": steps[kind] for kind in ("tune", "final", "frozen")}
 
 
@@ -94,7 +108,7 @@ def _schedule(setup: StudySetup, size: StudySize) -> dict[str, ScheduledTask]:
     A study with three learning rates of pre-training has three runs of pre-training: `pretrain`,
     `pretrain_low` and `pretrain_high`. For the tuning seed, the schedule has all three. For each
     other seed, it has only `pretrain`, in place of the run that tuning will choose, because all
-    three take equally long. The same holds for supervised training (`own`).
+    three take equally long. The same holds for supervised training (`supervised`).
     """
     # the schedule does not depend on the steps, so studies that differ in their steps share it
     key = (*setup.all_arms, *size._replace(steps=0))
@@ -257,6 +271,7 @@ def plan_lines(
         f" {setup.objective}, {setup.fine_steps(size.steps)} steps of fine-tuning, {size.seeds}"
         f" seeds, {labels}"
     )
+    yield f"runs        {describe_runs(setup)}"
     if setup.released:
         yield f"released    {setup.released.network}, fine-tuned like the other arms"
     if not size.frozen:
@@ -277,26 +292,26 @@ def plan_lines(
 def power_lines(test: int) -> Iterator[str]:
     """Yield lines about the smallest difference that the study can find.
 
-    A sentence says what the number of test images allows, and a table what the number of seeds
-    allows.
+    The table has a row for each number of seeds, and a column for each standard deviation of the
+    difference over seeds. Both the drawing of test images and the seeds make a difference
+    uncertain. The two parts are independent, so the squares of the least differences add up.
 
     Args:
         test: Number of test images.
     """
     # 2.8 standard errors of a paired difference: 1.96 for the 95% interval and 0.84 for 80% power
-    points = 100 * 2.8 * math.sqrt(SHARE_ONE_RIGHT / test)
+    by_images = 100 * 2.8 * math.sqrt(SHARE_ONE_RIGHT / test)
     yield (
-        f"assumed     With {test:,} test images, the study finds a true difference of {points:.1f}"
-        f" points with a probability of 80%, if on {format_share(SHARE_ONE_RIGHT)} of the images"
-        " exactly one arm is right."
-    )
-    yield (
-        "            The least difference, in points, also depends on the number of seeds and on\n"
-        "            sd, the standard deviation of the difference over seeds:"
+        "detectable  The smallest true difference that the study finds with a probability of 80%,"
+        f" in points,\n            if exactly one of the two arms is right on"
+        f" {format_share(SHARE_ONE_RIGHT)} of the {test:,} test images, on the same images in every"
+        " seed. It also depends\n"
+        "            on the standard deviation (sd) of the difference over seeds, which is not yet"
+        " known:"
     )
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
     rows = []
     for seeds in ASSUMED_SEEDS:
-        differences = (least_difference(sd, seeds) for sd in ASSUMED_SDS)
+        differences = (math.hypot(by_images, least_difference(sd, seeds)) for sd in ASSUMED_SDS)
         rows.append([str(seeds), *(f"{difference:.1f}" for difference in differences)])
     yield from (f"            {line}" for line in plain_table(head, rows))

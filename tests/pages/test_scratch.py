@@ -12,8 +12,9 @@ from helpers.options import TUNE, altered
 from helpers.resolving import resolved
 from ssl_vit import formatting
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, scratch
+from ssl_vit.jobs import cli
 from ssl_vit.jobs.run_result import run_result
+from ssl_vit.pages import scratch
 from ssl_vit.recipe.given import from_words
 from ssl_vit.recipe.records.run import Result
 from ssl_vit.recipe.schema import dump

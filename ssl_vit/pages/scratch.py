@@ -13,15 +13,15 @@ from typing import NamedTuple
 from ..errors import UserError
 from ..formatting import format_exaflop
 from ..measurements import MetricKey
-from ..pages.blocks import Table
-from ..pages.metric_tables import read_metrics, value_text
 from ..recipe import recipe_files, records
 from ..recipe.init_source import SCRATCH
 from ..recipe.keys import Values
 from ..recipe.load import POOL
 from ..recipe.records.run import Environment, Measurement, Result
 from ..recipe.schema import Recipe, computed_values
-from ..runs.identity import differences, runs_before
+from ..runs.identity import differences
+from .blocks import Table
+from .metric_tables import read_metrics, value_text
 
 MEASURE = MetricKey("top1")
 TUNED = ("optim.", "data.mixup", "data.cutmix")
@@ -60,7 +60,10 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
     Returns:
         The table, or None without such a run from scratch.
     """
-    images = _images(folder)
+    try:
+        images = _images(folder)
+    except (OSError, ValueError):  # environment.json is missing or damaged
+        return None
     runs = [run for run in _nearby_runs(folder, recipe) if run.images == images]
     from_scratch = [
         run
@@ -157,19 +160,3 @@ def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
         if neighbour.recipe.init == init and all(key.startswith(TUNED) for key in other_keys):
             tries += 1
     return tries
-
-
-def find_pretraining(recipe: Recipe) -> Recipe | None:
-    """Return the recipe of the pre-training that an encoder comes from.
-
-    This is the recipe itself, or the recipe of the latest pre-training among the runs that made the
-    initial weights. Return None if no such run exists, or if a run before is missing.
-    """
-    if recipe.trains and not recipe.fine_tunes:
-        return recipe
-    for _, run_recipe in runs_before(recipe):
-        if run_recipe is None:
-            return None
-        if run_recipe.trains and not run_recipe.fine_tunes:
-            return run_recipe
-    return None
