@@ -406,7 +406,11 @@ class Runs:
         if self.device == "cpu":
             own |= {"model": "vit_n4", "optim.batch": 32, "compute.compile": "false"}
         result = json.loads((self.train("learns", own) / "result.json").read_text())
-        knn = {name: value for name, value in result["metrics"].items() if "knn" in name}
+        knn = {
+            " ".join(filter(None, ("knn", record.get("subject")))): record
+            for record in result["measurements"]
+            if record["metric"] == "knn"
+        }
         return {"seconds of training": result["seconds"], "steps": steps} | knn
 
     def watched(self, name: str, within: tuple[int, int], own: dict[str, Any]) -> dict[str, Any]:

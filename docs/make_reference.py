@@ -26,7 +26,7 @@ from ssl_vit.lab.study.estimate import StudyEstimate
 from ssl_vit.lab.study.tool import StudyOutcome
 from ssl_vit.recipe.help import allowed, groups, heading, meaning, members
 from ssl_vit.recipe.keys import Key, summary
-from ssl_vit.recipe.records.run import Measured
+from ssl_vit.recipe.records.run import Measurement
 from ssl_vit.recipe.tool import LISTS_ALL_KEYS, ToolOptions
 
 OPTIONS = """# Options
@@ -51,7 +51,7 @@ RUNS = "pretrain", "finetune", "evaluate"
 OTHERS = "resolve", "load_encoder", "load_run"
 RESULTS = (
     RunResult,
-    Measured,
+    Measurement,
     EmbeddedImages,
     Neighbor,
     DrawnFigures,

@@ -102,8 +102,8 @@ def study(file: Path) -> Command:
     def left(out: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for path in sorted(out.rglob("result.json")):
-            metrics = json.loads(path.read_text())["metrics"]
-            found[str(path.parent.relative_to(out))] = metrics
+            measurements = json.loads(path.read_text())["measurements"]
+            found[str(path.parent.relative_to(out))] = measurements
         return found
 
     words = ["tools/study.py", f"recipe={file}", "parallel=1", "name=run"]

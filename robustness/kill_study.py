@@ -137,10 +137,10 @@ class Study:
         """Return the names of the tasks that have a result."""
         return {path.parent.name for path in self.folder.glob("*/result.json")}
 
-    def metrics(self) -> dict[str, Any]:
-        """Return {task: metrics of its result}."""
+    def measurements(self) -> dict[str, Any]:
+        """Return {task: measurements of its result}."""
         paths = self.folder.glob("*/result.json")
-        return {path.parent.name: json.loads(path.read_text())["metrics"] for path in paths}
+        return {path.parent.name: json.loads(path.read_text())["measurements"] for path in paths}
 
     def report(self) -> list[str]:
         """Return the lines of the report and of its tables that do not speak of time."""
@@ -356,7 +356,7 @@ def main(words: list[str]) -> int:
     for study in (disturbed, stopped) if int(options.get("interrupts", 2)) else (disturbed,):
         check(study, 0, problems, "at the end")
         problems += [f"left over: {name}" for name in study.unfinished_files()]
-        before, after = whole.metrics(), study.metrics()
+        before, after = whole.measurements(), study.measurements()
         differ = [name for name in before | after if before.get(name) != after.get(name)]
         problems += [f"{study.folder.parent.name}: {name} differs" for name in differ]
         lines = {*whole.report()} ^ {*study.report()}

@@ -12,25 +12,40 @@ import pytest
 import torch
 
 from helpers import made_studies
+from helpers.measurements import altered_records, by_name, written
 from helpers.options import TINY, altered
 from helpers.reports import Page, table
 from helpers.resolving import resolve
 from helpers.run_pages import make_run
 from helpers.runs import run as trained
-from ssl_vit import metrics, rng
+from ssl_vit import measurements, metrics, rng
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation.online import OnlineProbes
 from ssl_vit.hub import card
 from ssl_vit.lab import report
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.lab.study.tasks import Task
-from ssl_vit.metrics import MEASURES, Baseline, Metric, find_baseline, find_metric
+from ssl_vit.measurements import (
+    LOSS,
+    SHARE,
+    Baseline,
+    Metric,
+    MetricKey,
+    all_baselines,
+    find_baseline,
+    find_metric,
+    has_row,
+    read_flat_name,
+    register,
+    use_plugin_rows,
+)
+from ssl_vit.metrics import MEASURES
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.pages import metric_tables, run_page, run_wording
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.records.run import Declared, Measured
+from ssl_vit.recipe.records.run import Declared, Measurement
 from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
@@ -42,8 +57,7 @@ TESTED = ("top1", "top5", "real", "miou", "pixel_accuracy")
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a test adds do not stay."""
-    for name in ("_metrics", "_baselines"):
-        monkeypatch.setattr(metrics, name, getattr(metrics, name).copy())
+    monkeypatch.setattr(measurements, "_rows", measurements._rows.copy())
 
 
 def batch() -> Batch:
@@ -79,9 +93,10 @@ def test_what_an_objective_measures_has_a_row(objective: str, target: str) -> No
     made.fit_baselines([batch()])
     measured = made.eval()(batch()).metrics
     assert {"loss"} <= measured.keys()
-    assert [name for name in measured if not metrics.has_row(name)] == []
-    for name in made.baselines(batch()):
-        assert find_baseline(name) and metrics.compared_with(name, measured), name
+    keys = {*map(read_flat_name, measured)}
+    assert [key for key in keys if not has_row(key)] == []
+    for key in map(read_flat_name, made.baselines(batch())):
+        assert find_baseline(key) and metrics.compared_with(key, keys), key
 
 
 def test_what_an_evaluation_measures_has_a_row() -> None:
@@ -93,46 +108,48 @@ def test_what_an_evaluation_measures_has_a_row() -> None:
     assert set(MEASURES) - set(names) == other
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED, "attentive"):
-        assert metrics.has_row(name) and find_metric(name).in_per_cent, name
-    assert find_metric("probe_few_shot_7").words == "7-shot"
+        key = read_flat_name(name)
+        assert has_row(key) and find_metric(key).in_per_cent, name
+    assert find_metric(read_flat_name("probe_few_shot_7")).words == "7-shot"
 
 
 def test_baselines_are_compared_with_rows() -> None:
-    for baseline in metrics.all_baselines():
-        assert baseline.compared_with and all(map(metrics.has_row, baseline.compared_with)), (
-            baseline.name
-        )
-        assert not metrics.has_row(baseline.name) and not metrics.is_model_metric(baseline.name)
+    for baseline in all_baselines():
+        compared = [*map(read_flat_name, baseline.compared_with)]
+        assert compared and all(map(has_row, compared)), baseline.name
+        key = read_flat_name(baseline.name)
+        assert not has_row(key) and not metrics.is_model_metric(key)
 
 
 def test_a_baseline_of_masked_patches_stands_beside_the_metric_of_those(registry: None) -> None:
     """It was compared with the metric over all corrupted patches, those kept visible included."""
-    metrics.register(
-        Metric("near", unit=metrics.SHARE), Baseline("closest", "the closest", ("near",))
-    )
-    names = {"near", "near_masked", "near_kept", "mpp/near", "mpp/near_masked"}
-    assert metrics.compared_with("closest", names) == "near_masked"
-    assert metrics.compared_with("mpp/closest", names) == "mpp/near_masked"
-    assert metrics.compared_with("closest", {"near", "near_kept"}) == "near"
+    register(Metric("near", unit=SHARE), Baseline("closest", "the closest", ("near",)))
+    closest = MetricKey("near", "closest")
+    near = [MetricKey("near", patches=kind) for kind in ("", "masked", "kept")]
+    keys = {*near, *(key._replace(part="mpp") for key in near)}
+    assert metrics.compared_with(closest, keys) == near[1]
+    assert metrics.compared_with(closest._replace(part="mpp"), keys) == near[1]._replace(part="mpp")
+    assert metrics.compared_with(closest, {near[0], near[2]}) == near[0]
 
 
 def test_a_name_without_a_row_is_a_plain_number() -> None:
-    entry = Measured(value=0.25, n=100, split="validation")
-    ((_, table),) = metric_tables.tables(metric_tables.read_metrics({"agreement": entry}), True)
+    agreement = Measurement(metric="agreement", value=0.25, split="validation", n=100)
+    ((_, table),) = metric_tables.tables(metric_tables.read_metrics([agreement]), True)
     assert table.head[0] == "100 held-out images"
     assert table.rows == [["agreement", "0.25", "", ""]]
-    assert metrics.format_metrics({"agreement": 0.25}) == ""
-    assert not find_metric("loss_of_own").higher and find_metric("agreement").higher
+    assert metrics.format_metrics({MetricKey("agreement"): 0.25}) == ""
+    assert not find_metric(MetricKey("loss_of_own")).higher
+    assert find_metric(MetricKey("agreement")).higher
 
 
 def test_a_name_has_one_row(registry: None) -> None:
     row = Metric("agreement", label="how alike two views are")
-    metrics.register(row, row)
+    register(row, row)
     for other in (replace(row, higher=False), Baseline("agreement", "", ())):
         with pytest.raises(ValueError, match="agreement"):
-            metrics.register(other)
+            register(other)
     with pytest.raises(ValueError, match="higher=False"):
-        Metric("alignment", unit=metrics.LOSS)
+        Metric("alignment", unit=LOSS)
 
 
 def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
@@ -141,7 +158,7 @@ def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
     """A page with bare names and no baseline, in lists the worst run as the best; two plugins that
     turn one name both ways."""
     rows: tuple[Metric | Baseline, ...] = (
-        Metric("mistaken", "views mistaken", higher=False, unit=metrics.SHARE),
+        Metric("mistaken", "views mistaken", higher=False, unit=SHARE),
         Baseline("at_random", "drawing", ("mistaken",)),
     )
     declared = declaration.ObjectiveDeclaration()
@@ -152,17 +169,20 @@ def test_a_plugins_runs_are_shown_as_it_declares_where_it_is_not_given(
     declaration.withdraw("of_a_plugin")
     found = {"mistaken": 0.25, "at_random": 0.75}
     entries = {key: {"value": x, "n": 90, "split": "validation"} for key, x in found.items()}
-    record = read_run(make_run(tmp_path / "a", found=entries, environment={"declared": recorded}))
+    with use_plugin_rows(rows):
+        folder = make_run(tmp_path / "a", found=entries, environment={"declared": recorded})
+    record = read_run(folder)
     lines = "\n".join(run_wording.table_lines(record))
     assert "25.0%" in lines and "75.0% (drawing" in lines
     assert declaration.find_objective_or_stub("of_a_plugin").title == "Views"
-    with metrics.use_plugin_rows(record.environment.plugin_rows):
-        assert find_metric("mistaken") == rows[0] and metrics.score("mistaken", 0.25) == -0.25
-        assert find_baseline("at_random") == rows[1]
-    assert not metrics.has_direction("mistaken"), "of another run it is not known"
+    mistaken = MetricKey("mistaken")
+    with use_plugin_rows(record.environment.plugin_rows):
+        assert find_metric(mistaken) == rows[0] and metrics.score(mistaken, 0.25) == -0.25
+        assert find_baseline(read_flat_name("at_random")) == rows[1]
+    assert not metrics.has_direction(mistaken), "of another run it is not known"
     turned = [Metric("turned")], [Metric("turned", higher=False)], [Metric("turned")]
-    with metrics.use_plugin_rows(*turned):
-        assert not metrics.has_direction("turned")
+    with use_plugin_rows(*turned):
+        assert not metrics.has_direction(MetricKey("turned"))
 
 
 def test_a_plugins_target_is_not_ranked_by_its_loss_where_it_is_not_given() -> None:
@@ -192,12 +212,12 @@ def test_one_row_shows_a_metric_everywhere(
     registry: None, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Label, unit and direction of a share of which less is better."""
-    metrics.register(
+    register(
         Metric(
             "confusion",
             "confused views",
             higher=False,
-            unit=metrics.SHARE,
+            unit=SHARE,
         ),
         Baseline("blind", "guessing blindly", ("confusion",)),
     )
@@ -205,8 +225,11 @@ def test_one_row_shows_a_metric_everywhere(
     entries = {name: {"value": one, "n": 90, "split": "validation"} for name, one in values.items()}
     run = trained([*TINY, f"out={tmp_path}/runs", "name=made"])
     result = json.loads((run.folder / "result.json").read_text())
-    result["metrics"] = {"loss": result["metrics"]["loss"], **entries}
     result["measured_on"] = {"validation": 90}
+    result["measurements"] = [
+        by_name(result)["loss"],
+        *written(entries, result["measured_on"]),
+    ]
     (run.folder / "result.json").write_text(json.dumps(result))
     rows = [
         {"step": step, "confusion": 0.5, "loss": 2.0, "validation/blind": values["blind"]}
@@ -218,8 +241,9 @@ def test_one_row_shows_a_metric_everywhere(
     # terminal
     speed = {"lr": 0.1, "images_per_s": 9.0, "data_wait": 0.0}
     assert "  confused views 50.0%  " in console._summary(rows[0] | speed)
-    assert metrics.format_metrics(values, values) == "confused views 25.0% (to beat 75.0%)"
-    assert metrics.format_baselines(values) == "confused views 75.0% (guessing blindly)"
+    value_of = {read_flat_name(name): value for name, value in values.items()}
+    assert metrics.format_metrics(value_of, value_of) == "confused views 25.0% (to beat 75.0%)"
+    assert metrics.format_baselines(value_of) == "confused views 75.0% (guessing blindly)"
 
     # page
     run_page.write(run.folder)
@@ -235,7 +259,7 @@ def test_one_row_shows_a_metric_everywhere(
 
     # runs tool
     shutil.copytree(run.folder, tmp_path / "runs" / "worse")
-    result["metrics"]["confusion"] = entries["confusion"] | {"value": 0.5}
+    result["measurements"] = altered_records(result, {"confusion": {"value": 0.5}})
     (tmp_path / "runs" / "worse" / "result.json").write_text(json.dumps(result))
     capsys.readouterr()
     runs_tool.main([str(tmp_path / "runs"), "best=confusion"])

@@ -53,7 +53,7 @@ def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
     run = ssl_vit.load_run(tmp_path / "run")
     assert result["steps"] == 4
     assert result.content() == {"folder": str(run.folder), **run.result().content()}
-    assert run.result()["metrics"]["loss"]["value"] == result["metrics"]["loss"]["value"]
+    assert run.result().metrics["loss"].value == result.metrics["loss"].value
     assert ssl_vit.pretrain([*SHORT, f"out={tmp_path}", "name=run"]) == result
     assert run.recipe.optim.steps == 4
     assert run.rows()[-1]["step"] == 4

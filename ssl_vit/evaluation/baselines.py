@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data.pixel_values import normalisation
-from ..metrics import COMMONEST, FRESH, PIXELS, START, measure_rank
+from ..measurements import SUBSTITUTES, MetricKey
+from ..metrics import measure_rank
 from ..models.encoder import Backbone, build_backbone
 from ..models.weights import copy_weights
-from ..recipe.records.run import Copies, Difference, Draws, Measured
+from ..recipe.records.run import ConfidenceInterval, Copies, Difference, Measurement, known
 from ..recipe.schema import Data, Model, Recipe
-from ..stats import paired_difference, widen_over_draws
+from ..stats import Interval, paired_difference, widen_over_draws
 from .features import ENCODER, Reader, Right, accuracy
 
 SIDE = 8  # side in pixels of images that are compared without a network
@@ -91,26 +92,37 @@ def to_torch(arrays: Mapping[str, np.ndarray]) -> Right:
     return {measure: torch.from_numpy(array) for measure, array in arrays.items()}
 
 
-def accuracy_entry(right_TM: Tensor, split: str, copies: Copies | None) -> Measured:
-    """Return the accuracy of a probe on M images as an entry of result.json.
+def measure_accuracy(
+    key: MetricKey,
+    right_TM: Tensor,
+    split: str,
+    copies: Copies | None,
+    differences: Mapping[str, Difference] | None = None,
+) -> Measurement:
+    """Return the accuracy of a probe on M images.
 
     A few-shot probe is fitted to T random draws of training images, and its accuracy is the mean
-    over these draws. For T > 1, the entry also has a wider interval (`Measured.draws`), which
-    covers how much the accuracy differs between draws as well as between images.
+    over these draws. For T > 1, the interval is wider, because it covers how much the accuracy
+    differs between draws as well as between images.
 
     Args:
+        key: The accuracy.
         right_TM: Whether each image is classified correctly in each draw, bool.
         split: Split of the images.
         copies: How often the same image is among the images. None: all images are distinct.
+        differences: {subject: difference of the accuracy from the subject's accuracy}.
     """
     draws, images = right_TM.shape
-    entry = Measured(value=accuracy(right_TM), split=split, n=images).with_copies(copies)
-    if draws > 1:
+    fields = known(**key._asdict(), copies=copies, differences=differences)
+    value = accuracy(right_TM)
+    measurement = Measurement(split=split, value=value, n=images, **fields).with_interval()
+    if draws > 1 and measurement.interval:
         accuracy_T = right_TM.double().mean(1).tolist()
-        image_interval = entry.interval(images)
+        image_interval = Interval(measurement.interval.low, measurement.interval.high)
         low, high = widen_over_draws(accuracy_T, image_interval)
-        entry.draws = Draws(count=draws, low=low, high=high)
-    return entry
+        measurement.draws = draws
+        measurement.interval = ConfidenceInterval(low=low, high=high)
+    return measurement
 
 
 def accuracy_difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
@@ -139,37 +151,36 @@ def metrics_with_baselines(
     right: Mapping[str, Right],
     split: str,
     copies: Copies | None,
-    prefix: str = "",
     paired: bool = True,
-) -> dict[str, Measured]:
-    """Return the metrics of an encoder's probes, each followed by the metrics of the baselines.
+    is_probe: bool = False,
+) -> list[Measurement]:
+    """Measure an encoder's probes. Each accuracy is followed by the accuracies of the baselines.
 
     Args:
-        right: {ENCODER, FRESH, START, PIXELS or COMMONEST: {measure: bool (T, M)}}, empty if
-            nothing was probed. A baseline that lacks a measure has no metric for that measure.
+        right: {ENCODER or a key of SUBSTITUTES: {measure: bool (T, M)}}, empty if nothing was
+            probed. A baseline that lacks a measure has no metric for that measure.
         split: Split of the images.
         copies: How often the same image is among the images. None: all images are distinct.
-        prefix: Prefix of the metrics' names.
         paired: Whether to measure the difference between encoder and baseline on the same images.
             Set False if its interval would be wrong: because the best checkpoint was chosen by
             these images, because the encoder was trained on them, or because they form groups (for
             example, several images of one patient).
-
-    Returns:
-        {metric: entry of result.json}. Names of baselines, such as `fresh_`, are prefixes of
-        metrics: `fresh_probe_knn` is the baseline of `probe_knn`.
+        is_probe: Whether the probes ran during training.
     """
-    metrics: dict[str, Measured] = {}
+    measurements = []
     of_encoder = right.get(ENCODER, {})
-    for measure in sorted(of_encoder, key=measure_rank):  # in the order of tables
-        name = prefix + measure
-        metrics[name] = accuracy_entry(of_encoder[measure], split, copies)
-        for baseline in (FRESH, START, PIXELS, COMMONEST):
-            baseline_TM = right.get(baseline, {}).get(measure)
-            if baseline_TM is None:
-                continue
-            entry = accuracy_entry(baseline_TM, split, copies)
-            if paired:
-                entry.difference = accuracy_difference(of_encoder[measure], baseline_TM, copies)
-            metrics[baseline + name] = entry
-    return metrics
+    keys = [MetricKey(measure, is_probe=is_probe) for measure in of_encoder]
+    for key in sorted(keys, key=measure_rank):  # in the order of tables
+        measure = key.metric
+        subjects = [subject for subject in SUBSTITUTES if measure in right.get(subject, {})]
+        differences = {
+            subject: accuracy_difference(of_encoder[measure], right[subject][measure], copies)
+            for subject in subjects
+            if paired
+        }
+        right_TM = of_encoder[measure]
+        measurements.append(measure_accuracy(key, right_TM, split, copies, differences))
+        for subject in subjects:
+            baseline = key._replace(subject=subject)
+            measurements.append(measure_accuracy(baseline, right[subject][measure], split, copies))
+    return measurements

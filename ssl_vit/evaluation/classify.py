@@ -19,9 +19,10 @@ from ..data.batching import Batch
 from ..data.contents import count_copies
 from ..data.source import Source
 from ..errors import UserError
+from ..measurements import MetricKey
 from ..objectives.base import Objective
 from ..recipe import records
-from ..recipe.records.run import Measured
+from ..recipe.records.run import Measurement
 from ..runs.files import write_atomically
 from ..training.distributed import WatchedAccelerator
 from ..training.loop import to_device
@@ -94,8 +95,8 @@ def predict(
     return Predictions(index[order], label[order], top5[order], content[order], classes)
 
 
-def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> dict[str, Measured]:
-    """Compute the accuracies of a classifier on the labelled test images.
+def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> list[Measurement]:
+    """Measure the accuracies of a classifier on the labelled test images.
 
     An image with a list of labels counts as right if any of its labels is predicted.
 
@@ -107,32 +108,31 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> d
             `baselines.metrics_with_baselines`.
 
     Returns:
-        {name: entry of result.json}: "top1", with more than five classes "top5", and the baseline
-        "majority_top1", the accuracy of always naming the commonest class. Empty without labels.
+        "top1", with more than five classes "top5", and the baseline "majority_top1", the accuracy
+        of always naming the commonest class. Empty without labels.
     """
     label_ML = predictions.label.reshape(len(predictions.label), -1)
     is_labelled_M = (label_ML >= 0).any(1)
     if not is_labelled_M.any():
-        return {}
+        return []
     label_ML, top_MK = label_ML[is_labelled_M], predictions.top5[is_labelled_M]
     correct_MK = (top_MK[:, :, None] == label_ML[:, None]).any(2)
-    right = {"top1": correct_MK[:, :1].any(1)}
+    top1, majority = MetricKey("top1"), MetricKey("top1", subject="majority_top1")
+    right = {top1: correct_MK[:, :1].any(1)}
     if classes > 5:
-        right["top5"] = correct_MK[:, :5].any(1)
-    right["majority_top1"] = (label_ML == commonest_class(label_ML)).any(1)
+        right[MetricKey("top5")] = correct_MK[:, :5].any(1)
+    right[majority] = (label_ML == commonest_class(label_ML)).any(1)
     copies = count_copies(predictions.content[is_labelled_M], label_ML)
     # The leading dimension of 1 says that there is a single classifier, not several random draws
-    right_1M = {name: torch.from_numpy(right_M)[None] for name, right_M in right.items()}
-    metrics = {
-        name: baselines.accuracy_entry(value_1M, "test", copies)
-        for name, value_1M in right_1M.items()
-    }
+    right_1M = {key: torch.from_numpy(right_M)[None] for key, right_M in right.items()}
+    differences = {}
     if paired:
-        difference = baselines.accuracy_difference(
-            right_1M["top1"], right_1M["majority_top1"], copies
-        )
-        metrics["majority_top1"].difference = difference
-    return metrics
+        difference = baselines.accuracy_difference(right_1M[top1], right_1M[majority], copies)
+        differences[top1] = {majority.subject: difference}
+    return [
+        baselines.measure_accuracy(key, value_1M, "test", copies, differences.get(key))
+        for key, value_1M in right_1M.items()
+    ]
 
 
 def commonest_class(label_ML: np.ndarray) -> int:
@@ -148,7 +148,7 @@ def commonest_class(label_ML: np.ndarray) -> int:
     return int(np.bincount(labels).argmax())
 
 
-def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[str, Measured]:
+def real_accuracy(predictions: Predictions, source: Source, path: str) -> list[Measurement]:
     """Compute the accuracy on ImageNet-ReaL's labels (Beyer et al., 2020).
 
     An image may have several ReaL labels, and its top-1 class is right if it is one of them. Images
@@ -161,7 +161,7 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
             in ImageNet's file names.
 
     Returns:
-        {"real": entry of result.json}, empty if no image has a ReaL label.
+        The accuracy "real". Empty if no image has a ReaL label.
 
     Raises:
         UserError: The file is not real.json, names of images lack ImageNet's numbers, or classes
@@ -185,7 +185,7 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
     labels = [real_labels[int(number[1]) - 1] if number else [] for number in numbers]
     rows = np.flatnonzero([len(labels_of_image) > 0 for labels_of_image in labels])
     if not len(rows):
-        return {}
+        return []
     label_ML = predictions.label.reshape(len(numbers), -1)
     agreeing = sum(bool({*label_ML[row].tolist()} & {*labels[row]}) for row in rows)
     # 90% of ImageNet's labels are also ReaL labels, so less than half means another numbering
@@ -197,4 +197,4 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> dict[s
         )
     right_M = torch.tensor([int(predictions.top5[row, 0]) in labels[row] for row in rows])
     copies = count_copies(predictions.content[rows], predictions.label[rows])
-    return {"real": baselines.accuracy_entry(right_M[None], "test", copies)}
+    return [baselines.measure_accuracy(MetricKey("real"), right_M[None], "test", copies)]

@@ -19,10 +19,10 @@ from ..data.batching import Batch
 from ..data.contents import NO_HASHES, count_copies
 from ..data.source import Source
 from ..errors import UserError
-from ..metrics import FRESH
+from ..measurements import UNTRAINED, MetricKey
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
-from ..recipe.records.run import Difference, Measured
+from ..recipe.records.run import Difference, Measurement, known
 from ..stats import Interval, resampled_difference
 from ..training.distributed import broadcast_from_main
 from . import probes
@@ -141,42 +141,45 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
     return count_split(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
 
 
-def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> dict[str, Measured]:
+def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> list[Measurement]:
     """Return the segmentation metrics of an encoder and of the baselines, on the same images.
 
     Args:
-        counts: Counts of the encoder (ENCODER) and, if measured, of untrained weights (FRESH).
+        counts: Counts of the encoder (ENCODER) and, if measured, of untrained weights (UNTRAINED).
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Returns:
-        {metric: entry of result.json}. Names of the baselines' metrics begin with FRESH or
-        "majority_" (the commonest class).
+        The metrics, each followed by the baselines: the commonest class, which is named "majority_"
+        and the metric, and untrained weights.
     """
-    encoder_counts, fresh = counts[ENCODER], counts.get(FRESH)
-    totals = {"": encoder_counts.total_G3C, "majority_": encoder_counts.commonest_3C[None]}
+    encoder_counts, fresh = counts[ENCODER], counts.get(UNTRAINED)
+    totals = {ENCODER: encoder_counts.total_G3C, "majority_{}": encoder_counts.commonest_3C[None]}
     if fresh is not None:
-        totals[FRESH] = fresh.total_G3C
+        totals[UNTRAINED] = fresh.total_G3C
     # G is 1: these counts are of the chosen learning rate alone, or of the commonest class
-    values = {prefix: scores(total_G3C) for prefix, total_G3C in totals.items()}
+    values = {subject: scores(total_G3C) for subject, total_G3C in totals.items()}
     # `count_copies` also counts the images whose copies have different labels. The labels here are
     # masks, which are not compared. Therefore all images get the same label, 0
     same_label_M = np.zeros_like(encoder_counts.content_M)
     copies = count_copies(encoder_counts.content_M, same_label_M)
     images = len(encoder_counts.image_M3C)
-    metrics: dict[str, Measured] = {}
-    for name in SCORES:
-        for prefix, scores_by_name in values.items():
-            (value,) = scores_by_name[name].tolist()
-            entry = Measured(value=value, split="test", n=images)
-            metrics[prefix + name] = entry.with_copies(copies)
     distinct = copies.distinct if copies else images
-    # With fewer distinct images, the interval of a difference would be too narrow
-    if fresh is not None and paired and distinct >= FEWEST:
-        for name in SCORES:
+    measurements = []
+    for name in SCORES:
+        value_of = {subject: scores_of[name].item() for subject, scores_of in values.items()}
+        differences = {}
+        # With fewer distinct images, the interval of a difference would be too narrow
+        if fresh is not None and paired and distinct >= FEWEST:
             low, high = score_interval(encoder_counts, fresh, name)
-            mean = metrics[name].value - metrics[FRESH + name].value
-            metrics[FRESH + name].difference = Difference(mean=mean, low=low, high=high)
-    return metrics
+            mean = value_of[ENCODER] - value_of[UNTRAINED]
+            differences[UNTRAINED] = Difference(mean=mean, low=low, high=high)
+        for subject, value in value_of.items():
+            key = MetricKey(name, subject.format(name))
+            fields = known(**key._asdict(), copies=copies)
+            if not key.subject:
+                fields |= known(differences=differences)
+            measurements.append(Measurement(split="test", value=value, n=images, **fields))
+    return measurements
 
 
 def _task(

@@ -19,7 +19,8 @@ from ..data.contents import count_copies
 from ..data.source import Source
 from ..errors import NonFiniteError, UserError
 from ..formatting import format_image_count
-from ..metrics import COMMONEST, MEASURES, PIXELS, PROBE_BASELINES
+from ..measurements import COMMONEST, PIXELS, SUBSTITUTES
+from ..metrics import MEASURES
 from ..models.encoder import Backbone
 from ..models.full_precision import full_precision
 from ..recipe.records.run import Copies
@@ -30,11 +31,11 @@ from . import probes
 from .images import EvaluationImages
 from .probes import DRAWS_ALONE, SEED, Features, Picks
 
-ENCODER = ""  # name of the encoder's reader; FRESH, START and PIXELS name those of baselines
+ENCODER = ""  # name of the encoder's reader; UNTRAINED, INITIAL and PIXELS name those of baselines
 
 # uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, tokens, D)
 Reader = Callable[[Tensor], Tensor]
-Readers = Mapping[str, Reader]  # {ENCODER, FRESH, ...: reader}
+Readers = Mapping[str, Reader]  # {ENCODER, UNTRAINED, ...: reader}
 Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
 
 
@@ -61,7 +62,7 @@ def check_finite(name: str, finite_N: Tensor) -> None:
     """Check that a network's output is finite for all images.
 
     Args:
-        name: Name of the network: ENCODER, or a baseline of PROBE_BASELINES.
+        name: Name of the network: ENCODER, or a baseline of SUBSTITUTES.
         finite_N: Result of `is_finite` for the images.
 
     Raises:
@@ -70,7 +71,7 @@ def check_finite(name: str, finite_N: Tensor) -> None:
     images = len(finite_N)
     nonfinite = images - int(finite_N.sum())
     if nonfinite:
-        network = PROBE_BASELINES.get(name, "this encoder")
+        network = SUBSTITUTES.get(name, "this encoder")
         raise NonFiniteError.of(network, nonfinite, images)
 
 
@@ -383,7 +384,7 @@ def warn_if_baseline_fails(
     """Turn an error of a baseline into a warning. An error of the encoder is raised.
 
     Args:
-        name: Name of the network: ENCODER, or a baseline of PROBE_BASELINES.
+        name: Name of the network: ENCODER, or a baseline of SUBSTITUTES.
         error: Type of the errors to catch.
         warn: Receives the warning. None: no warning on this process.
     """
@@ -393,7 +394,7 @@ def warn_if_baseline_fails(
         if name == ENCODER:
             raise
         if warn:
-            warn(f"no result for {PROBE_BASELINES[name]}: {reason}")
+            warn(f"no result for {SUBSTITUTES[name]}: {reason}")
 
 
 def accuracy(right_TM: Tensor) -> float:

@@ -10,6 +10,7 @@ from ..data import loaders
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, check_unreadable, is_labelled
 from ..data.source import Source
+from ..measurements import MetricKey, flat_name, read_flat_names
 from ..objectives.base import Means, Metrics, Objective, Output, check_baselines, check_output
 from ..recipe.schema import Data
 from ..training.distributed import WatchedAccelerator
@@ -81,7 +82,7 @@ class HeldOutEvaluator:
         images: Number of images that all processes measure, each image once.
         example: Batch of one or two images, the same on all processes.
         latest: {metric: (value, number of images)} of the last evaluation.
-        baselines: {metric: (value, number of images)} of the objective's baselines.
+        baselines: {baseline: (value, number of images)} of the objective's baselines.
     """
 
     def __init__(self, batches: list[Batch], accelerator: WatchedAccelerator) -> None:
@@ -90,8 +91,8 @@ class HeldOutEvaluator:
         self.images = count_images(batches, accelerator)
         first = [batch.map(lambda values: values[:2]) for batch in self.batches[:1]]
         self.example = accelerator.gather_parts(first)[0]
-        self.latest: Means = {}
-        self.baselines: Means = {}
+        self.latest: dict[MetricKey, tuple[float, int]] = {}
+        self.baselines: dict[MetricKey, tuple[float, int]] = {}
 
     def measure_baselines(self, objective: Objective) -> Means:
         """Measure the objective's baselines on the held-out images, and return their values.
@@ -103,9 +104,10 @@ class HeldOutEvaluator:
         Raises:
             UserError: See `check_baselines`.
         """
-        self.baselines = self._means(objective, objective.baselines)
-        check_baselines(objective, {name: value for name, (value, _) in self.baselines.items()})
-        return self.baselines
+        means = self._means(objective, objective.baselines)
+        check_baselines(objective, {name: value for name, (value, _) in means.items()})
+        self.baselines = read_flat_names(means)
+        return means
 
     def names(self, objective: Objective) -> list[str]:
         """Return the names of the objective's metrics, without baselines.
@@ -122,9 +124,9 @@ class HeldOutEvaluator:
         measured = self._means(objective, lambda batch: _finite(objective(batch)))
         if objective.baselines_move:
             self.measure_baselines(objective)
-        self.latest = measured | self.baselines
-        for name, (value, _) in self.latest.items():
-            yield f"validation/{name}", value
+        self.latest = read_flat_names(measured) | self.baselines
+        for key, (value, _) in self.latest.items():
+            yield flat_name(key._replace(is_held_out=True)), value
 
     def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
         """Return the means of metrics over all processes' batches.

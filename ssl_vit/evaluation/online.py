@@ -31,11 +31,12 @@ from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
 from ..errors import UserError
 from ..formatting import copies_text, format_image_count
-from ..metrics import FRESH, MEASURES, PIXELS, PROBE, PROBED, START, held_out_choices
+from ..measurements import INITIAL, PIXELS, UNTRAINED, MetricKey, flat_name, read_flat_name
+from ..metrics import MEASURES, held_out_choices
 from ..models import weights
 from ..models.encoder import Backbone
 from ..objectives.base import Objective
-from ..recipe.records.run import Copies, Measured
+from ..recipe.records.run import Copies, Measurement
 from ..recipe.schema import Probe, Recipe, option_for_more_held_out
 from ..runs import shared
 from ..runs.files import write_atomically
@@ -95,7 +96,7 @@ class OnlineProbes:
         every: Steps between two evaluations.
         share: Share of the run's work that the probes take, 0 to 1.
         baselines: Results of the baselines, on rank 0 once `compare` has run:
-            {FRESH, START, PIXELS or COMMONEST: {measure: bool (T, M), right or wrong}}.
+            {UNTRAINED, INITIAL, PIXELS or COMMONEST: {measure: bool (T, M), right or wrong}}.
         right: Results of the encoder at the last evaluation, {measure: bool (T, M)}.
     """
 
@@ -154,14 +155,15 @@ class OnlineProbes:
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
         of_encoder = {split: by_reader[ENCODER] for split, by_reader in features.items()}
-        of_fresh = self.baselines.get(FRESH, {})
+        of_fresh = self.baselines.get(UNTRAINED, {})
         for name, right_TM in run_probes(
             of_encoder, self.probe, self.classes, names=self.class_names
         ):
             self.right[name] = right_TM
-            yield f"{PROBE}{name}", accuracy(right_TM)
+            column = MetricKey(name, is_probe=True, is_held_out=True)
+            yield flat_name(column), accuracy(right_TM)
             if name in of_fresh:
-                yield f"{PROBE}{FRESH}{name}", accuracy(of_fresh[name])
+                yield flat_name(column._replace(subject=UNTRAINED)), accuracy(of_fresh[name])
 
     def compare(self, network: Backbone, step: int) -> None:
         """Measure the baselines with which the encoder is compared, and store the results.
@@ -196,7 +198,7 @@ class OnlineProbes:
         """Measure the baselines with which the encoder is compared.
 
         The baselines are an encoder with untrained weights, the pixels (for k-NN) and the commonest
-        class. If the run starts from trained weights (`init=`), a further baseline (START) is the
+        class. If the run starts from trained weights (`init=`), a further baseline (INITIAL) is the
         encoder with these weights. It can be measured only at step 0, before they change.
 
         Args:
@@ -208,14 +210,14 @@ class OnlineProbes:
         """
         recipe = self.run.recipe
         fresh = fresh_network(recipe.model, recipe.data, recipe.seed).to(self.accelerator.device)
-        readers = {FRESH: feature_reader(fresh, self.pool, self.probe.layer)}
+        readers = {UNTRAINED: feature_reader(fresh, self.pool, self.probe.layer)}
         if "knn" in self.probe.measures:
             readers[PIXELS] = pixel_reader(recipe.data)
         with loop.autocast(recipe.compute.precision, self.accelerator):
             baselines = self._measure_once(readers, fresh)
             if step == 0 and not recipe.init_source.is_scratch:
                 start = feature_reader(network, self.pool, self.probe.layer)
-                baselines |= self.measure({START: start})
+                baselines |= self.measure({INITIAL: start})
         return baselines
 
     def _measure_once(self, readers: Readers, fresh: Backbone) -> dict[str, Right]:
@@ -226,8 +228,8 @@ class OnlineProbes:
         options, and also the number of threads, which changes the rounding of sums.
 
         Args:
-            readers: {FRESH or PIXELS: reader}.
-            fresh: Network with untrained weights, which the reader FRESH uses.
+            readers: {UNTRAINED or PIXELS: reader}.
+            fresh: Network with untrained weights, which the reader UNTRAINED uses.
 
         Returns:
             See `measure`.
@@ -282,10 +284,10 @@ class OnlineProbes:
             error=Exception,
         )
 
-    def metrics(self, split: str) -> dict[str, Measured]:
-        """Return the metrics of the last evaluation, followed by the metrics of the baselines."""
+    def measurements(self, split: str) -> list[Measurement]:
+        """Return the accuracies of the last evaluation, each followed by those of the baselines."""
         right = {ENCODER: self.right, **self.baselines}
-        return metrics_with_baselines(right, split, self.copies, PROBED, self.paired)
+        return metrics_with_baselines(right, split, self.copies, self.paired, is_probe=True)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
         """Extract the features of all images, and divide them into the splits of the probes.
@@ -317,9 +319,9 @@ class OnlineProbes:
 
 
 def _flatten(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
-    """Flatten {baseline: {measure: bool (T, M)}} to {"BASELINE/MEASURE": bool (T, M)}."""
+    """Flatten {baseline: {measure: bool (T, M)}} to {flat name: bool (T, M)}."""
     return {
-        f"{name}/{measure}": right_TM
+        flat_name(MetricKey(measure, name)): right_TM
         for name, right in baselines.items()
         for measure, right_TM in right.items()
     }
@@ -328,9 +330,9 @@ def _flatten(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
 def _unflatten(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
     """Undo `_flatten`."""
     by_baseline: dict[str, dict[str, Tensor]] = {}
-    for key, right_TM in tensors.items():
-        name, _, measure = key.partition("/")
-        by_baseline.setdefault(name, {})[measure] = right_TM
+    for name, right_TM in tensors.items():
+        key = read_flat_name(name)
+        by_baseline.setdefault(key.subject, {})[key.metric] = right_TM
     return dict(by_baseline)
 
 
@@ -423,13 +425,12 @@ def prepare(
     train = min(probe.images, len(labelled_images(splits.train)))
     first, held_out = 0, split_images.held_out_images(recipe, splits)
     # The best checkpoint may be chosen by a probe or by another metric of held-out images
-    best_metric = recipe.checkpoint.best or ""
-    is_best_by_probe = best_metric.startswith(PROBE)
     chose_weights = recipe.checkpoint.best is not None
+    is_best_by_probe = read_flat_name(recipe.checkpoint.best or "").is_probe
     if not every:
         probe = probe.model_copy(update={"measures": ["knn"]})
         unused = len(splits.validation) - recipe.eval.images
-        if best_metric and not is_best_by_probe and unused >= LEAST_HELD_OUT:
+        if chose_weights and not is_best_by_probe and unused >= LEAST_HELD_OUT:
             # The first eval.images held-out images choose the checkpoint. Measure on later images
             first, held_out = recipe.eval.images, min(recipe.eval.images, unused)
             chose_weights = False

@@ -7,12 +7,13 @@ from pathlib import Path
 import jinja2
 
 from .. import formatting, hub_files
-from ..metrics import LOSS, SHARE, find_metric, is_model_metric, use_plugin_rows
+from ..measurements import LOSS, SHARE, find_metric, flat_name, use_plugin_rows
+from ..metrics import is_model_metric
 from ..pages import figure_blocks, metric_tables, run_verdict
 from ..pages.blocks import block_markdown
 from ..recipe import declaration, export_files
 from ..recipe.images import Data
-from ..recipe.records.run import Measured
+from ..recipe.records.run import Measurement
 from ..recipe.schema import Recipe, changes_experiment, describe_held_out_choices
 from ..runs import seen_text
 from ..runs.folder import Run
@@ -60,7 +61,7 @@ def _render(run: Run, export: Path, step: int | None) -> str:
     config = export_files.read_config(export)
     seen = public.with_public_run_names(seen_text.recorded(result, run_environment), run)
     return environment.get_template("card.md.j2").render(
-        front=_metadata(recipe, config["num_classes"] > 0, result.metrics if result else {}),
+        front=_metadata(recipe, config["num_classes"] > 0, result.measurements if result else []),
         recipe=recipe,
         init=public.public_recipe(recipe).init,
         config=config,
@@ -86,13 +87,13 @@ def _render(run: Run, export: Path, step: int | None) -> str:
     )
 
 
-def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured]) -> str:
+def _metadata(recipe: Recipe, classifies: bool, measurements: Sequence[Measurement]) -> str:
     """Return the YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata).
 
     Args:
         recipe: The recipe, with public names.
         classifies: Whether the exported network is a classifier.
-        metrics: Final metrics of the run, {name: measurement}.
+        measurements: Final measurements of the run.
     """
     # Not imported at the top of the module, because this import takes a quarter of a second
     from huggingface_hub import EvalResult, ModelCardData
@@ -105,14 +106,16 @@ def _metadata(recipe: Recipe, classifies: bool, metrics: Mapping[str, Measured])
             task_type=task,
             dataset_type=hub or recipe.data.name,
             dataset_name=recipe.data.name,
-            dataset_split=entry.split,
+            dataset_split=measurement.split,
             # the Hub's type if there is one for the unit, else the name itself
-            metric_type=METRIC_TYPES.get(find_metric(name).unit, name),
-            metric_name=name,
-            metric_value=entry.value,
+            metric_type=METRIC_TYPES.get(
+                find_metric(measurement.key).unit, flat_name(measurement.key)
+            ),
+            metric_name=flat_name(measurement.key),
+            metric_value=measurement.value,
         )
-        for name, entry in metrics.items()
-        if is_model_metric(name) and math.isfinite(entry.value)
+        for measurement in measurements
+        if is_model_metric(measurement.key) and math.isfinite(measurement.value)
     ]
     start = recipe.init_source
     return ModelCardData(

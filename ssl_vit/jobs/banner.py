@@ -75,9 +75,8 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
                 "Use fewer neighbours, or probe.measures= without knn"
             )
     yield from splits.guesses
-    for name, (value, _) in job.held_out.baselines.items():
-        is_entropy = name.rpartition("/")[2] == "entropy"  # without the name of the part of a sum
-        if is_entropy and value < NO_ENTROPY:
+    for key, (value, _) in job.held_out.baselines.items():
+        if key.subject == "entropy" and value < NO_ENTROPY:
             yield (
                 f"target={recipe.target}: almost all training patches have the same class "
                 f"(entropy {value:.2g} nats). Use another target="
@@ -189,7 +188,7 @@ def _rows_about_training(job: TrainingJob) -> Iterator[tuple[str, str]]:
     if job.decoded:
         machine.append(f"decoded in memory: {job.decoded.description}")
     yield "machine", ", ".join(machine)
-    baselines = {name: value for name, (value, _) in job.held_out.baselines.items()}
+    baselines = {key: value for key, (value, _) in job.held_out.baselines.items()}
     to_beat = metrics.format_baselines(baselines)
     if to_beat:
         group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])

@@ -13,7 +13,7 @@ import torch
 from ..callbacks import Row
 from ..data.layout import role
 from ..errors import UserError, suggest
-from ..metrics import HELD_OUT, PROBE, find_metric
+from ..measurements import MetricKey, find_metric, flat_name, read_flat_name
 from ..recipe.records.run import Best
 from ..recipe.schema import Recipe
 from ..training import checkpoint, distributed
@@ -65,7 +65,8 @@ def reconcile(job: TrainingJob) -> None:
         metrics = job.held_out.names(model.eval())  # evaluates one batch
         model.train()
     if job.online:
-        metrics += [f"{PROBE}{name}" for name in job.online.names()]
+        keys = [MetricKey(name, is_probe=True, is_held_out=True) for name in job.online.names()]
+        metrics += map(flat_name, keys)
     distributed.on_main(job.accelerator, lambda: _begin_or_check_record(job, metric, metrics))
 
 
@@ -135,9 +136,9 @@ class BestSoFar:
         self.job = job
         self.saver = saver
         self.previous_best = job.state.best  # the record before the newest record
-        metric = job.recipe.checkpoint.best or ""
-        self.key = metric if metric.startswith(PROBE) else f"{HELD_OUT}{metric}"
-        self.sign = 1 if find_metric(metric).higher else -1
+        key = read_flat_name(job.recipe.checkpoint.best or "")
+        self.column = flat_name(key._replace(is_held_out=True))
+        self.sign = 1 if find_metric(key).higher else -1
 
     def update(self, row: Row) -> bool:
         """Return whether a row of metrics is better than every earlier row.
@@ -157,7 +158,7 @@ class BestSoFar:
         return distributed.broadcast_from_main(self.job.accelerator, lambda: self._update(row))
 
     def _update(self, row: Row) -> bool:
-        value = row.get(self.key)
+        value = row.get(self.column)
         if value is None or not math.isfinite(value):
             return False
         self.drop_unsaved()

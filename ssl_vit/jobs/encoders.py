@@ -23,7 +23,7 @@ from ..evaluation.baselines import initial_network
 from ..evaluation.features import ENCODER, check_finite, is_finite
 from ..formatting import text_line
 from ..inspection.base import FigureInput
-from ..metrics import FRESH
+from ..measurements import UNTRAINED
 from ..models import weights
 from ..models.encoder import Backbone, Encoder, build_backbone
 from ..recipe import parsing, recipe_files, schema
@@ -388,5 +388,5 @@ def load_figure_input(
     pool = encoder.pool if network.has_class_token else "avg"
     with torch.no_grad():
         feature_BD = network.feature(first.image, pool)
-    check_finite(FRESH if encoder.source.is_scratch else ENCODER, is_finite(feature_BD))
+    check_finite(UNTRAINED if encoder.source.is_scratch else ENCODER, is_finite(feature_BD))
     return FigureInput(network, encoder.pool, batches, first, objective, unknown)

@@ -23,7 +23,8 @@ from ..evaluation.baselines import (
 from ..evaluation.features import ENCODER
 from ..evaluation.images import EvaluationImages
 from ..formatting import crop_text, feature_text, few_images, pixel_text
-from ..metrics import COMMONEST, FRESH, MEASURES, PIXELS
+from ..measurements import COMMONEST, PIXELS, UNTRAINED
+from ..metrics import MEASURES
 from ..models import encoder, weights
 from ..models.encoder import Backbone
 from ..objectives.supervised.network import Supervised
@@ -115,22 +116,22 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
                 )
                 for reader, right_M in {name: classified, COMMONEST: commonest}.items():
                     right[reader] = {**right.get(reader, {}), measure: right_M}
-    metrics = metrics_with_baselines(right, "test", copies, paired=paired)
+    measurements = metrics_with_baselines(right, "test", copies, paired=paired)
     if head:
-        metrics |= heads.measure_head(head, images, paired)
+        measurements += heads.measure_head(head, images, paired)
     if measures_masks(recipe):
         counts = {}
         for name, measured_network in networks.items():
             with features.warn_if_baseline_fails(name, UserError, warn):
                 counts[name] = dense.measure(measured_network, images_of[name], name)
-        metrics |= dense.segmentation_metrics(counts, paired)
+        measurements += dense.segmentation_metrics(counts, paired)
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
         result = finish.write_result(
             run,
             splits,
-            metrics,
+            measurements,
             seen=seen,
             images=images.forwarded,
             seconds=seconds,
@@ -190,7 +191,7 @@ def _read_recipe_of_run(source: InitSource) -> Recipe | None:
 
 
 def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
-    """Build the baseline with untrained weights, {FRESH: network}.
+    """Build the baseline with untrained weights, {UNTRAINED: network}.
 
     If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
     the image size of the evaluation like the trained weights. Weights of unknown origin, such as
@@ -205,18 +206,18 @@ def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Bac
     if source.is_scratch:
         return {}
     network = initial_network(_read_recipe_of_run(source), recipe.model, recipe.data, recipe.seed)
-    return {FRESH: network.to(device)}
+    return {UNTRAINED: network.to(device)}
 
 
 def _feature_readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
     """Return the functions that compute the features to probe, and how tokens are pooled.
 
     Args:
-        networks: {ENCODER or FRESH: network}.
+        networks: {ENCODER or UNTRAINED: network}.
         recipe: Recipe of the evaluation.
 
     Returns:
-        {ENCODER, FRESH or PIXELS: function} with a function from images to features for each
+        {ENCODER, UNTRAINED or PIXELS: function} with a function from images to features for each
         network and, if k-NN is measured, for the pixels; and the name of the encoder's feature. The
         banner and result.json show this name: "token" (class token) or "avg" (mean of the patch
         tokens); or if no probe reads a pooled feature, "tokens" (all tokens) or "patches" (patch

@@ -17,9 +17,10 @@ from ..evaluation.features import count_copies_in
 from ..evaluation.held_out import count_images
 from ..evaluation.images import EvaluationImages
 from ..formatting import format_image_count
+from ..measurements import flat_name
 from ..models import weights
 from ..objectives.base import Objective
-from ..recipe.records.run import Best, Measured, Result, SeenImages, Trunk
+from ..recipe.records.run import Best, Measurement, Result, SeenImages, Trunk, known
 from ..runs import shared
 from ..runs.folder import Run
 from ..runs.identity import initial_weights, recipe_hash, upstream_cost
@@ -77,7 +78,7 @@ def finish(job: TrainingJob, consensus: StopConsensus) -> Result | None:
 
 def _test(
     job: TrainingJob, trained: Objective, should_stop: Callable[[], bool]
-) -> dict[str, Measured]:
+) -> list[Measurement]:
     """Measure the objective on all test images, and write predictions.npz.
 
     The difference from the baseline is measured on pairs, the two answers for the same image. With
@@ -89,13 +90,13 @@ def _test(
         should_stop: Returns whether to give up waiting for images.
 
     Returns:
-        {name: metric}. Empty if eval.test is off. Also empty, with a warning, if predictions are
+        The accuracies. Empty if eval.test is off. Also empty, with a warning, if predictions are
         not finite.
     """
     source = job.splits.test
     recipe = job.recipe
     if source is None:
-        return {}
+        return []
     classes = class_numbers.num_classes(job.splits, recipe.data, recipe.objective)
     images = EvaluationImages(
         recipe,
@@ -113,20 +114,20 @@ def _test(
     except NonFiniteError as error:  # no reason to lose the weights, which are exported later
         if job.accelerator.is_main_process:
             job.run.warn(f"no accuracy was measured on the test images: {error}")
-        return {}
+        return []
     if job.accelerator.is_main_process:
         predictions.save(job.run.predictions, source)
-    metrics = classify.accuracies(predictions, classes, paired=recipe.data.group is None)
+    accuracies = classify.accuracies(predictions, classes, paired=recipe.data.group is None)
     if recipe.eval.real:
-        metrics |= classify.real_accuracy(predictions, source, recipe.eval.real)
-    return metrics
+        accuracies += classify.real_accuracy(predictions, source, recipe.eval.real)
+    return accuracies
 
 
 def _write(
     job: TrainingJob,
     trained: Objective,
-    held_out: dict[str, Measured],
-    tested: dict[str, Measured],
+    held_out: list[Measurement],
+    tested: list[Measurement],
     best: Best | None,
 ) -> Result:
     """Write the export, the figures, result.json and the page of the run, on rank 0.
@@ -153,17 +154,17 @@ def _write(
             batch = loop.to_device(batch, job.accelerator.device)
             inspection.save_figures(trained, batch, run.figures)
     if job.trackers:
-        values = {name: entry.value for name, entry in tested.items()}
+        values = {flat_name(accuracy.key): accuracy.value for accuracy in tested}
         job.trackers.finish(state.step, values)
     split = split_images.held_out_split(recipe)
-    probed = job.online.metrics(split) if job.online else {}
+    probed = job.online.measurements(split) if job.online else []
     trunk = state.trunk or {"step": 0, "seconds": 0.0, "device_seconds": 0.0}
     before = initial_weights(run.folder).get("before") or upstream_cost(recipe)
     forwarded_before = trunk["step"] * recipe.optim.batch
     result = write_result(
         run,
         job.splits,
-        held_out | probed | tested,
+        [*held_out, *probed, *tested],
         seen=[*job.measured.count_seen(run.folder.name, job.trained_on.record), *job.seen],
         images=state.step * recipe.optim.batch,
         forwarded_before=forwarded_before,
@@ -205,7 +206,7 @@ def export(job: TrainingJob, trained: Objective, folder: Path) -> None:
 def write_result(
     run: Run,
     splits: Splits,
-    metrics: dict[str, Measured],
+    measurements: list[Measurement],
     *,
     seen: list[SeenImages],
     images: int,
@@ -222,7 +223,7 @@ def write_result(
     Args:
         run: The run.
         splits: The images of the run.
-        metrics: {name: metric}.
+        measurements: Measurements of the model and the baselines.
         seen: How many of the measured images were trained on, by this run and by the runs that the
             initial weights come from.
         images: Number of images that passed through the encoder, including `forwarded_before`.
@@ -246,9 +247,14 @@ def write_result(
     fields["seen"] = seen_images.without_paths(seen)
     counts = split_images.count_measured_images(recipe, splits, held_out)
     # unreadable images are not measured, so metrics may count fewer images than the split has
-    test_counts = [entry.n for entry in metrics.values() if entry.split == "test" and entry.n]
+    test_counts = [entry.n for entry in measurements if entry.split == "test" and entry.n]
     if test_counts:
         counts["test"] = min(counts["test"], max(test_counts))
+    best = fields.get("best")
+    measured = {measurement.key: measurement.with_interval(counts) for measurement in measurements}
+    for measurement in measured.values():
+        if steps:  # an evaluation trains nothing
+            measurement.step = best.step if best and best.step else steps
     result = Result(
         steps=steps,
         images=images,
@@ -257,7 +263,7 @@ def write_result(
         total_exaflop=_sum_or_none(exaflop, before["exaflop"]),
         total_device_hours=_sum_or_none(hours, before["device_hours"]),
         seconds=seconds,
-        metrics=metrics,
+        measurements=[*measured.values()],
         measured_on=counts,
         recipe=recipe_hash(recipe),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -294,24 +300,25 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
         run.warn(f"{what} could not be written: {error!r}")
 
 
-def _held_out(job: TrainingJob) -> dict[str, Measured]:
-    """Return the metrics of the objective on the held-out images, {name: entry of result.json}.
+def _held_out(job: TrainingJob) -> list[Measurement]:
+    """Return the metrics of the objective, and of its baselines, on the held-out images.
 
-    Each entry also says how many of its images are copies of others. Some metrics are measured only
-    on images with labels. Such a metric is recognised by its number of images, which is the number
-    of labelled images. All processes must call this function.
+    Each measurement also says how many of its images are copies of others. Some metrics are
+    measured only on images with labels. Such a metric is recognised by its number of images, which
+    is the number of labelled images. All processes must call this function.
     """
     batches, accelerator = job.held_out.batches, job.accelerator
     copies = count_copies_in(batches, accelerator)
     labelled = count_images(batches, accelerator, labelled=True)
     copies_of_labelled = count_copies_in(batches, accelerator, labelled=True)
     split = split_images.held_out_split(job.recipe)
-    metrics = {}
-    for name, (value, n) in job.held_out.latest.items():
+    measurements = []
+    for key, (value, n) in job.held_out.latest.items():
         # if all images have labels, both numbers of copies are equal
         metric_copies = copies_of_labelled if n == labelled else copies
-        metrics[name] = Measured(value=value, n=n, split=split).with_copies(metric_copies)
-    return metrics
+        fields = known(**key._asdict(), copies=metric_copies)
+        measurements.append(Measurement(split=split, value=value, n=n, **fields))
+    return measurements
 
 
 def _sum_or_none(a: float | None, b: float | None) -> float | None:

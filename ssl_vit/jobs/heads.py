@@ -26,7 +26,7 @@ from ..recipe.images import Data
 from ..recipe.init_source import InitSource
 from ..recipe.plugins import plugin_hash
 from ..recipe.records import read
-from ..recipe.records.run import Environment, Measured
+from ..recipe.records.run import Environment, Measurement
 from ..recipe.schema import build
 from ..runs.identity import read_record
 
@@ -248,7 +248,7 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Trai
 
 def measure_head(
     head: TrainedClassifier, images: EvaluationImages, paired: bool
-) -> dict[str, Measured]:
+) -> list[Measurement]:
     """Measure top-1, top-5 and, with eval.real, ReaL accuracy of a classifier.
 
     Labels of the images are first replaced by the numbers of the classifier's outputs, because the
@@ -275,10 +275,10 @@ def measure_head(
             f"classes, and data={recipe.data.name} has labels up to {predictions.label.max()}. "
             "Use images of these classes."
         )
-    metrics = classify.accuracies(predictions, predictions.classes, paired)
+    accuracies = classify.accuracies(predictions, predictions.classes, paired)
     if recipe.eval.real:
-        metrics |= classify.real_accuracy(predictions, test, recipe.eval.real)
-    return metrics
+        accuracies += classify.real_accuracy(predictions, test, recipe.eval.real)
+    return accuracies
 
 
 def names_of_head(init: InitSource) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..formatting import format_count, format_duration, format_held_out
-from ..metrics import use_plugin_rows
+from ..measurements import use_plugin_rows
 from ..pages import metric_tables, run_page, run_verdict, scratch
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
@@ -26,9 +26,10 @@ class RunResult(Result):
 
     Attributes:
         folder: The run's folder.
-        metrics: {name: Measured}, with the number in `value`, the split of the images in `split`
+        measurements: List of `Measurement` records, as in result.json.
+        metrics: {name: Measurement}, with the number in `value`, the split of the images in `split`
             (test, train, or validation for held-out images) and the number of images, patches or
-            labels in `n`.
+            labels in `n`. The names are those of metrics.jsonl, such as `knn` or `fresh_knn`.
         steps: Steps of the optimiser, 0 for an evaluation.
         images: The number of forward passes of images. An image counts each time.
         seconds: Duration of the run.
@@ -76,7 +77,7 @@ class RunResult(Result):
             parts.append(f"(step {self.trunk.step:,} by run {self.trunk.run})")
         parts.append(f"in {format_duration(self.seconds)}, {self.finished}: {place}")
         yield f"finished    {' '.join(parts)}{self._describe_best_step()}"
-        readings = metric_tables.read_metrics(self.metrics, self.measured_on)
+        readings = metric_tables.read_metrics(self.measurements, self.measured_on)
         for title, table in metric_tables.tables(readings):
             yield from metric_tables.text_lines(title, table)
         compared = None

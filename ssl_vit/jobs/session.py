@@ -15,7 +15,7 @@ from ..data import check_pixels, run_splits
 from ..data.workers import report_lost_workers
 from ..errors import UserError, describe_shortage
 from ..evaluation import split_images
-from ..metrics import use_plugin_rows
+from ..measurements import use_plugin_rows
 from ..recipe.records.run import Result
 from ..recipe.schema import Recipe
 from ..runs import identity

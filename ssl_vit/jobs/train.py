@@ -17,7 +17,7 @@ from ..data.workers import Interrupted, InterruptibleLoader
 from ..evaluation.split_images import held_out_split
 from ..hub import background
 from ..inspection.base import predictions
-from ..metrics import Baseline
+from ..measurements import Baseline
 from ..objectives.base import Objective, describe_plugin_class
 from ..recipe.declaration import is_from_plugin
 from ..recipe.records.run import Result
@@ -391,7 +391,7 @@ def _callbacks(job: TrainingJob) -> list[Callback]:
     if job.trackers:
         callbacks.append(job.trackers)
     steps, online = job.recipe.optim.steps, job.online
-    probed = partial(online.metrics, held_out_split(job.recipe)) if online else None
+    probed = partial(online.measurements, held_out_split(job.recipe)) if online else None
     callbacks.append(console.progress(job.state.step, steps, job.held_out.images, probed))
     if not is_task(job.run.folder):
         callbacks.append(_PageWriter(job.run.folder))

@@ -29,7 +29,14 @@ from ..formatting import (
     plain_table,
     text_line,
 )
-from ..metrics import COMMONEST, held_out_choices, rows_of_run, use_plugin_rows
+from ..measurements import (
+    COMMONEST,
+    flat_name,
+    read_flat_name,
+    rows_of_run,
+    use_plugin_rows,
+)
+from ..metrics import held_out_choices
 from ..pages import blocks
 from ..pages.blocks import Block, Listing, Section, Text
 from ..pages.figure_style import COLOURS, INK, STYLE
@@ -133,7 +140,10 @@ def write(folder: Path, with_all_tables: bool = False) -> Report:
     results = load(folder)
     runs = results.finished.values()
     # a plugin may declare metrics: how they are displayed, and whether higher values are better
-    plugin_rows = [rows_of_run(run.environment.plugin_rows, run.result.metrics) for run in runs]
+    plugin_rows = [
+        rows_of_run(run.environment.plugin_rows, [entry.key for entry in run.result.measurements])
+        for run in runs
+    ]
     with use_plugin_rows(*plugin_rows):
         verdict = decide_claims(results)
         report = Report(folder, results.plan.title, results, verdict, tables(results, verdict))
@@ -409,8 +419,8 @@ def _accuracies_of_commonest_class(
     # The metric is `majority_top1` for a fine-tuning and `commonest_knn` for a probe of a frozen
     # encoder, so a study has measured only one of the two
     rows = results.rows(verdict.rule.test, split=measure.split)
-    names = [f"majority_{measure.name}", f"{COMMONEST}{measure.name}"]
-    return rows[rows["metric"].isin(names)]["value"]
+    commonest = flat_name(read_flat_name(measure.name)._replace(subject=COMMONEST))
+    return rows[rows["metric"].isin([f"majority_{measure.name}", commonest])]["value"]
 
 
 def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:

@@ -30,8 +30,8 @@ class RunPage:
 
     Attributes:
         page: HTML file, which needs no other file.
-        run: Content of the run's folder: the `values` of its recipe, its `state`, `metrics()` and
-            `rows`.
+        run: Content of the run's folder: the `values` of its recipe, its `state`, `measurements()`
+            and `rows`.
     """
 
     page: Path
@@ -121,7 +121,7 @@ def _summary(run: RunRecord) -> dict[str, Any]:
         "state": run.state,
         "step": run.step,
         "steps": run.steps,
-        "metrics": {name: measured.content() for name, measured in run.metrics().items()},
+        "measurements": [measurement.content() for measurement in run.measurements()],
         "seen": [images.content() for images in run.seen],
         "warnings": [*run.problems, *run.warnings],
         "not_finite": run.not_finite,

@@ -15,15 +15,14 @@ import pandas as pd
 
 from ..errors import UserError
 from ..formatting import format_count
-from ..metrics import FRESH
-from ..pages import metric_tables
+from ..measurements import UNTRAINED, flat_name
 from ..recipe import records
-from ..recipe.records.run import CountedResult, RunEnvironment
+from ..recipe.records.run import CountedResult, RunEnvironment, independent_cases
 from ..runs import identity
 from ..runs.identity import STUDY_HINT
 from .compare import PredictionOutcomes, parse_number
 from .study import hours, launch, record
-from .study.read import COLUMNS, UNTRAINED
+from .study.read import COLUMNS
 from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, weight_sources
 
@@ -251,12 +250,13 @@ def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[st
         "folder": FRESH_FOLDER.format(task.name),
         "origin": "",
     }
-    for name, entry in run.result.metrics.items():
-        run_columns = untrained_columns if name.startswith(FRESH) else {}
-        measured = {"split": entry.split, "metric": name.removeprefix(FRESH), "value": entry.value}
-        n = entry.n
-        if n:  # all patches of an image count as one case, because they are alike
-            n = metric_tables.independent_cases(n, entry.split, measured_on)
+    for entry in run.result.measurements:
+        key, run_columns = entry.key, {}
+        if key.subject == UNTRAINED:
+            key, run_columns = key.of_model, untrained_columns
+        measured = {"split": entry.split, "metric": flat_name(key), "value": entry.value}
+        # all patches of an image count as one case, because they are alike
+        n = entry.n and independent_cases(entry.n, entry.split, measured_on)
         fingerprint = fingerprints.get(entry.split, "")
         yield shared | run_columns | measured | {"n": n, "fingerprint": fingerprint}
 

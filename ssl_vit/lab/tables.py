@@ -11,14 +11,15 @@ import pandas as pd
 from .. import stats
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, format_count, list_names, text_line
-from ..metrics import (
+from ..measurements import (
     COMMONEST,
-    PROBE_BASELINES,
+    SUBSTITUTES,
+    UNTRAINED,
     find_baseline,
     find_metric,
-    is_model_metric,
-    metric_label,
+    read_flat_name,
 )
+from ..metrics import is_model_metric, metric_label
 from .compare import (
     Comparison,
     Difference,
@@ -29,7 +30,6 @@ from .compare import (
 )
 from .results import Results
 from .study import launch
-from .study.read import UNTRAINED
 from .verdict import FRESH, Measure, Verdict, build_measure, decide_claims
 
 SEEDS = "seeds"  # an interval is over seeds, or over seeds and images
@@ -155,9 +155,12 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     """
     axes = [*verdict.rule.other_axes, verdict.rule.axis or "run"]
     tested = results.rows(verdict.rule.test, split=measure.split)
-    names = dict.fromkeys(filter(is_model_metric, [measure.name, *tested["metric"]]))
-    compared = (name for name in names if name == measure.name or find_metric(name).is_compared)
-    shown = [build_measure(name, measure.split) for name in compared]
+    keys = {name: read_flat_name(name) for name in (measure.name, *tested["metric"])}
+    shown = [
+        build_measure(name, measure.split)
+        for name, key in keys.items()
+        if is_model_metric(key) and (name == measure.name or find_metric(key).is_compared)
+    ]
     headings: dict[str, str] = {}
     for other in shown:  # two metrics may have the same label
         is_taken = other.heading in headings.values()
@@ -441,17 +444,16 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
     for (*key, run_name, split, metric), cell in rows.groupby(columns, sort=False):
-        baseline = find_baseline(metric)
-        # a baseline has the unit of the metrics that it is compared with
-        shown = baseline.compared_with[0] if baseline and baseline.compared_with else metric
-        scale, unit = (100, ", %") if find_metric(shown).in_per_cent else (1, "")
+        measured_key = read_flat_name(metric)
+        baseline, described = find_baseline(measured_key), find_metric(measured_key)
+        scale, unit = (100, ", %") if described.in_per_cent else (1, "")
         head = baseline.called if baseline else ""
         if run_name == UNTRAINED:
             head = FRESH
-        if baseline is None or metric.startswith(tuple(PROBE_BASELINES)):
-            if metric.startswith(COMMONEST) or not find_metric(shown).is_compared:
+        if baseline is None or measured_key.subject in SUBSTITUTES:
+            if measured_key.subject == COMMONEST or not described.is_compared:
                 continue
-            head = f"{metric_label(shown)} of {head}" if head else metric_label(shown)
+            head = f"{metric_label(measured_key)} of {head}" if head else metric_label(measured_key)
         values = stats.summarize((scale * cell["value"]).tolist())
         split_text = "" if split == "test" else f" ({split})"
         measured.setdefault(head + split_text, []).append(cell)

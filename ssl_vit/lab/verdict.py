@@ -22,11 +22,9 @@ import pandas as pd
 
 from ..errors import UserError, suggest
 from ..formatting import NAMED, SPLIT_NAMES, list_names
+from ..measurements import NUMBER, find_metric, read_flat_name
 from ..metrics import (
     MAIN,
-    NUMBER,
-    PROBED,
-    find_metric,
     has_direction,
     is_frozen_metric,
     is_model_metric,
@@ -253,7 +251,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     # `results.rows` leaves out infinite values. Here they count, so that a run that has diverged
     # does not change which metric is chosen
     rows = results.table
-    rows = rows[(rows["run"] == rule.test) & rows["metric"].map(is_model_metric).astype(bool)]
+    of_model = rows["metric"].map(lambda name: is_model_metric(read_flat_name(name)))
+    rows = rows[(rows["run"] == rule.test) & of_model.astype(bool)]
     name = rule.measure
     if name is None:
         tested = rows[rows["split"] == "test"]
@@ -265,7 +264,8 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
             f"{results.folder}: no finished run of {rule.test} has measured {name}"
             f" ({suggest(name, [*rows['metric'].unique()])})"
         )
-    if not has_direction(name):
+    key = read_flat_name(name)
+    if not has_direction(key):
         raise UserError(
             f"{results.folder}: ssl_vit does not know whether lower values of {name} are better."
             " Name another metric with report.measures=, or declare a Metric in the plugin."
@@ -276,8 +276,9 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
 
 def build_measure(name: str, split: str) -> Measure:
     """Return the measure of a metric on a split, with the format of its values."""
-    metric = find_metric(name)
-    measure = Measure(name, split, metric_label(name), sign=1 if metric.higher else -1)
+    key = read_flat_name(name)
+    metric = find_metric(key)
+    measure = Measure(name, split, metric_label(key), sign=1 if metric.higher else -1)
     if metric.in_per_cent:
         return measure._replace(scale=100, unit=" points", digits=2)
     return measure
@@ -287,11 +288,12 @@ def _measure_order(metric: str) -> float:
     """Return the rank of a metric. `find_measure` takes the metric with the lowest rank.
 
     The metrics that an evaluation of a frozen encoder measures, such as `knn`, have the ranks of
-    `measure_rank`. All other metrics share the last rank. Among them are the metrics with the
-    prefix `probe_` (PROBED), such as `probe_knn`, which a training run measures.
+    `measure_rank`. All other metrics share the last rank. Among them are the metrics that a probe
+    measures during training, such as `probe_knn`.
     """
-    has_rank = is_frozen_metric(metric) and not metric.startswith(PROBED)
-    return measure_rank(metric) if has_rank else len(MAIN)
+    key = read_flat_name(metric)
+    has_rank = is_frozen_metric(key) and not key.is_probe
+    return measure_rank(key) if has_rank else len(MAIN)
 
 
 def _warn_about_measuring(
@@ -344,19 +346,18 @@ def _why_not_comparable(
     names = f"{comparison.a} and {comparison.b}{comparison.place}"
     if on_different_images(paired):
         return f"{names} were tested on different images."
-    # for a sum of objectives, the metric of a part has the name of the part, as in `mpp/loss`
-    objective_part, _, metric = measure.name.rpartition("/")
-    is_probe = metric.startswith(PROBED)  # measures the encoder's features, whatever the task is
+    metric = read_flat_name(measure.name)
     # describes the course of training, such as the learning rate, and not how good a model is
     is_about_training = find_metric(metric).unit == NUMBER
-    if measure.split == "test" or is_probe or is_about_training:
+    # a probe measures the encoder's features, whatever the task is
+    if measure.split == "test" or metric.is_probe or is_about_training:
         return ""
     for folder_a, folder_b in zip(paired["folder_a"], paired["folder_b"], strict=True):
         a, b = tasks.get(folder_a), tasks.get(folder_b)
         if a is None or b is None or a.tool != "pretrain":
             continue
         keys = [key for key in keys_of_prediction(a.values) if key in a.values and key in b.values]
-        if predicts_labels(objective_part or str(a.values["objective"])):
+        if predicts_labels(metric.part or str(a.values["objective"])):
             # An objective that predicts labels has the same task whatever the sizes of images,
             # patches and masks are
             keys = ["objective"]

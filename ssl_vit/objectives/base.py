@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from ..data.augment import VIEWS
 from ..data.batching import Batch
 from ..errors import UserError, suggest
-from ..metrics import SHARE, Metric, all_baselines, find_baseline, find_metric, has_row
+from ..measurements import (
+    SHARE,
+    Metric,
+    all_baselines,
+    find_baseline,
+    find_metric,
+    has_row,
+    read_flat_name,
+)
 from ..models.encoder import Backbone
 from ..recipe.declaration import all_declared, is_from_plugin
 from .teacher import Averages, Teacher
@@ -244,7 +252,7 @@ class Objective(RequiresMethods):
         The default has no scores.
 
         Returns:
-            {name of a `metrics.Baseline`: (sum, count)} over the images of the batch. A sum may
+            {name of a `Baseline`: (sum, count)} over the images of the batch. A sum may
             also be a tensor (C,), with one score for each of C predictions. The prediction with the
             largest total over all batches is then the baseline. For example, a sum with the number
             of images of each class gives the accuracy of naming the commonest class.
@@ -352,7 +360,7 @@ def check_output(objective: Objective, output: Output) -> None:
             raise UserError(
                 f"{place}: metric {name} is not a pair (sum, count) of scalars. Use sums(...)."
             )
-        if not has_row(name):
+        if not has_row(read_flat_name(name)):
             known = ["loss", "accuracy"]
             for declared in all_declared():
                 if is_from_plugin(type(declared)):
@@ -399,7 +407,7 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
         UserError: A baseline is not declared, or a share is out of range.
     """
     for name, value in values.items():
-        baseline = find_baseline(name)
+        baseline = find_baseline(read_flat_name(name))
         if baseline is None:
             near = suggest(name, [declared.name for declared in all_baselines()])
             raise UserError(
@@ -407,31 +415,28 @@ def check_baselines(objective: Objective, values: Mapping[str, float]) -> None:
                 f"Add Baseline({name!r}, ...) to the metrics of the declaration, or return a "
                 f"declared baseline ({near})."
             )
-        # A baseline has the unit of the metrics that it is compared with
-        compared_metric = baseline.compared_with[0]
-        check_share(objective, name, value, compared_metric)
+        check_share(objective, name, value)
 
 
-def check_share(objective: Objective, name: str, value: float, metric: str) -> None:
+def check_share(objective: Objective, name: str, value: float) -> None:
     """Check that a value is between 0 and 1 if its unit is a share.
 
     Args:
         objective: The objective that the error message names.
-        name: Name of the metric or of the baseline.
+        name: Name of the metric or of the baseline. A baseline has the unit of the metric that it
+            is compared with.
         value: The value to check.
-        metric: Name of the metric whose declaration states the unit of the value. For a metric, it
-            is `name` itself. A baseline is declared without a unit, so for a baseline it is a
-            metric that the baseline is compared with.
 
     Raises:
         UserError: The value is out of range.
     """
     excess = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
-    if find_metric(metric).unit == SHARE and excess > 1e-6:
+    metric = find_metric(read_flat_name(name))
+    if metric.unit == SHARE and excess > 1e-6:
         raise UserError(
-            f"{describe_plugin_class(objective)}: {name} is {value:.4g}. The metric {metric} is "
-            "declared with unit=SHARE, which is for values between 0 and 1. Use unit=NUMBER for "
-            "other values."
+            f"{describe_plugin_class(objective)}: {name} is {value:.4g}. The metric {metric.name}"
+            " is declared with unit=SHARE, which is for values between 0 and 1. Use unit=NUMBER for"
+            " other values."
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.batching import Batch
 from ..errors import UserError
-from ..metrics import KINDS
+from ..measurements import PATCHES, MetricKey, flat_name
 from ..models.encoder import Encoder
 from . import corruption, reconstruction
 from .base import Metrics, Objective, Output, describe_class
@@ -19,7 +19,7 @@ from .targets.patch_targets import Target
 from .teacher import Averages
 
 NUMBER_OF_KIND = dict(
-    zip(KINDS, (corruption.MASK, corruption.RANDOM, corruption.KEEP), strict=True)
+    zip(PATCHES, (corruption.MASK, corruption.RANDOM, corruption.KEEP), strict=True)
 )
 
 
@@ -127,5 +127,6 @@ def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
     """
     metrics = {name: _sum_and_count(value_BK, torch.ones_like(kind_BK, dtype=torch.bool))}
     for kind, number in NUMBER_OF_KIND.items():
-        metrics[f"{name}_{kind}"] = _sum_and_count(value_BK, kind_BK == number)
+        key = MetricKey(name, patches=kind)
+        metrics[flat_name(key)] = _sum_and_count(value_BK, kind_BK == number)
     return metrics

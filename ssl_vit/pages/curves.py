@@ -13,15 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..metrics import (
-    HELD_OUT,
-    MASKED,
-    PROBE,
-    find_baseline,
-    find_metric,
-    is_model_metric,
-    metric_label,
-)
+from ..measurements import MASKED, MetricKey, find_baseline, find_metric, read_flat_names
+from ..metrics import is_model_metric, metric_label, metrics_to_compare
 from ..runs.folder import parse_row
 from .blocks import Chart, Line
 
@@ -98,9 +91,10 @@ def read(path: Path) -> MetricRows:
     return MetricRows(np.array(steps), curves, damaged)
 
 
-def model_curves(curves: Curves) -> dict[str, Curve]:
+def model_curves(curves: Curves) -> dict[MetricKey, Curve]:
     """Return the curves of metrics, without baselines and counts."""
-    return {name: curve for name, curve in curves.items() if is_model_metric(name)}
+    by_key = read_flat_names(curves)
+    return {key: curve for key, curve in by_key.items() if is_model_metric(key)}
 
 
 def charts(curves: Curves) -> list[Chart]:
@@ -110,10 +104,10 @@ def charts(curves: Curves) -> list[Chart]:
     images, and a horizontal line for each of their baselines. Loss and accuracy come first.
     """
     by_title: dict[str, list[Line]] = {title: [] for title in FIRST_TITLES}
-    for name, curve in model_curves(curves).items():
+    for key, curve in model_curves(curves).items():
         if not curve.is_constant:
-            by_title.setdefault(_chart_title(name), []).append(
-                line(metric_title(name), thin_curve(curve))
+            by_title.setdefault(_chart_title(key), []).append(
+                line(metric_title(key), thin_curve(curve))
             )
     titles_with_lines = {title for title, lines in by_title.items() if lines}
     for title, baseline_line in _baseline_lines(curves):
@@ -128,17 +122,17 @@ def constant_rows(curves: Curves) -> list[list[str]]:
     A row has the metric's name, its value, and the steps from the first to the last measurement.
     """
     rows = []
-    for name, curve in model_curves(curves).items():
+    for key, curve in model_curves(curves).items():
         if curve.is_constant:
             steps = f"{curve.steps[0]:,}"
             if len(curve.steps) > 1:
                 steps = f"{curve.steps[0]:,} to {curve.steps[-1]:,}"
-            value = find_metric(name.removeprefix(HELD_OUT)).text(curve.values[0], page=True)
-            rows.append([metric_title(name), value, steps])
+            value = find_metric(key).text(curve.values[0], page=True)
+            rows.append([metric_title(key), value, steps])
     return rows
 
 
-def _chart_title(name: str) -> str:
+def _chart_title(key: MetricKey) -> str:
     """Return the title of the chart that shows a metric.
 
     Metrics with the same title share a chart. Training and held-out images share "Loss", and all
@@ -146,14 +140,10 @@ def _chart_title(name: str) -> str:
     `accuracy` and `accuracy_masked` are in "Accuracy". Patches that were corrupted in another way
     share a second chart: `accuracy_random` and `accuracy_kept` are in "Accuracy by kind of patch".
     """
-    stem = name.removeprefix(HELD_OUT)
-    if stem.startswith(PROBE):
+    if key.is_probe and key.is_held_out:
         return "Probes of the frozen features"
-    kind = find_metric(stem).kind
-    if kind:
-        stem = stem.removesuffix(f"_{kind}")
-    title = metric_label(stem)
-    if kind not in ("", MASKED):
+    title = metric_label(key._replace(patches=""))
+    if key.patches not in ("", MASKED):
         title = f"{title} by kind of patch"
     # A name with its own spelling stays unchanged: k-NN, mIoU, or a part of joint training.
     first_word = title.split()[0]
@@ -168,10 +158,12 @@ def line(name: str, curve: Curve) -> Line:
     return Line(name, curve.steps.tolist(), curve.values.tolist(), kind)
 
 
-def metric_title(name: str) -> str:
+def metric_title(key: MetricKey) -> str:
     """Return the name of a metric for readers."""
-    label = metric_label(name.removeprefix(HELD_OUT))
-    return f"{label}, held-out" if name.startswith(HELD_OUT) else label
+    label = metric_label(key)
+    if key.is_probe and key.is_held_out:
+        return f"probe/{label}"
+    return f"{label}, held-out" if key.is_held_out else label
 
 
 def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
@@ -181,25 +173,23 @@ def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
     yielded several times. A constant baseline is a level from the first to the last step of the
     run. A baseline that changes is a curve.
     """
-    for name, curve in curves.items():
-        baseline = find_baseline(name)
-        if baseline is None or not name.startswith((HELD_OUT, PROBE)):
+    for key, curve in read_flat_names(curves).items():
+        baseline = find_baseline(key)
+        if baseline is None or not key.is_held_out:
             continue
         value = float(curve.values[-1])
         if not math.isfinite(value):
             continue
         label = f"baseline: {baseline.called}"  # such as "baseline: the commonest class"
-        if name.startswith(PROBE):  # several probes share one chart
-            label = f"{label}, {metric_label(baseline.compared_with[0])}"
+        if key.is_probe:  # several probes share one chart
+            label = f"{label}, {metric_label(key)}"
         # a baseline that changes is drawn as a curve, by the function `line`
         baseline_line = line(label, thin_curve(curve))
         if curve.is_constant:  # drawn as a level
             first = min(int(other.steps[0]) for other in curves.values())
             last = max(int(other.steps[-1]) for other in curves.values())
             baseline_line = Line(label, [first, last], [value] * 2, "level")
-        prefix = name.rpartition("/")[0]  # such as "validation", or "probe"
-        metrics = [f"{prefix}/{metric}" for metric in baseline.compared_with]
-        for title in dict.fromkeys(map(_chart_title, metrics)):
+        for title in dict.fromkeys(map(_chart_title, metrics_to_compare(key))):
             yield title, baseline_line
 
 

@@ -3,31 +3,39 @@ in notebooks. This module does not import torch.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..formatting import FEW_IMAGES, SPLIT_NAMES, copies_text, plain_table
-from ..metrics import (
+from ..measurements import (
     COMMONEST,
     COMMONEST_CLASS,
-    FRESH,
+    INITIAL,
     PIXEL_SHARE,
     PIXELS,
-    PROBE_BASELINES,
     SHARE,
-    START,
+    SUBSTITUTES,
+    UNTRAINED,
     Metric,
-    compared_with,
+    MetricKey,
     find_baseline,
     find_metric,
-    is_few_shot,
+    flat_name,
+)
+from ..metrics import (
+    compared_with,
     is_frozen_metric,
     is_model_metric,
     is_shown_otherwise,
     metric_label,
 )
-from ..recipe.records.run import Copies, Difference, Measured
-from ..stats import Interval
+from ..recipe.records.run import (
+    ConfidenceInterval,
+    Copies,
+    Difference,
+    Measurement,
+    independent_cases,
+)
 from .blocks import Table
 
 Images = Mapping[str, int] | None  # {split: number of images measured}, as in result.json
@@ -38,12 +46,12 @@ AHEAD = "yes, without an interval"  # for example by a loss, which is not record
 FEW = "too few images"
 # Heading of the column of each baseline that replaces the encoder
 COLUMNS = {
-    FRESH: "untrained",
-    START: "initial weights",
+    UNTRAINED: "untrained",
+    INITIAL: "initial weights",
     PIXELS: "pixels at 8 x 8",
     COMMONEST: "commonest class",
 }
-WITH_DIFFERENCE = (FRESH, START)  # baselines whose difference is in the next column
+WITH_DIFFERENCE = (UNTRAINED, INITIAL)  # baselines whose difference is in the next column
 DIFFERENCE = "difference (95% CI)"
 
 
@@ -51,7 +59,7 @@ class MetricReading(NamedTuple):
     """Metric of the model as readers see it.
 
     Attributes:
-        name: Name of the metric.
+        key: The metric.
         row: Description of the metric.
         value: Value of the metric.
         split: Split that the metric was measured on.
@@ -65,7 +73,7 @@ class MetricReading(NamedTuple):
         comparisons: Baselines that the metric is compared with, in the order of measuring.
     """
 
-    name: str
+    key: MetricKey
     row: Metric
     value: float
     split: str
@@ -73,9 +81,13 @@ class MetricReading(NamedTuple):
     copies: Copies | None
     images_text: str
     has_few_images: bool
-    interval: Interval | None
+    interval: ConfidenceInterval | None
     draws: int
     comparisons: list["BaselineComparison"]
+
+    @property
+    def name(self) -> str:
+        return flat_name(self.key)
 
     @property
     def count_text(self) -> str:
@@ -88,8 +100,8 @@ class BaselineComparison(NamedTuple):
 
     Attributes:
         label: Name of the baseline for readers.
-        substitute: What replaces the encoder, a key of PROBE_BASELINES such as FRESH (untrained
-            weights); empty if the baseline replaces no encoder.
+        substitute: What replaces the encoder, a key of SUBSTITUTES such as UNTRAINED; empty if the
+            baseline replaces no encoder.
         value: Value of the baseline.
         difference: Paired difference, the reading minus the baseline; None if it was not measured.
         better: Whether the model is better than the baseline, in words.
@@ -108,7 +120,7 @@ class BaselineComparison(NamedTuple):
 
 
 def read_metrics(
-    metrics: Mapping[str, Measured], measured_on: Images = None
+    measurements: Iterable[Measurement], measured_on: Images = None
 ) -> list[MetricReading]:
     """Return the metrics of the model, each with the measured baselines of the same split.
 
@@ -116,19 +128,19 @@ def read_metrics(
     no comparisons.
 
     Args:
-        metrics: `{name: value}` of metrics and baselines, from result.json.
+        measurements: Measurements of metrics and baselines, from result.json.
         measured_on: `{split: number of measured images}`, or None if it is not recorded.
     """
-    by_name: dict[str, MetricReading] = {}
-    for name, entry in metrics.items():
-        if not is_model_metric(name):
+    entries = {measurement.key: measurement for measurement in measurements}
+    readings: dict[MetricKey, MetricReading] = {}
+    for key, entry in entries.items():
+        if not is_model_metric(key):
             continue
-        row, is_finite = find_metric(name), math.isfinite(entry.value)
+        row, is_finite = find_metric(key), math.isfinite(entry.value)
         images = independent_cases(entry.n, entry.split, measured_on) if is_finite else 0
-        has_interval = row.unit == SHARE and images > 0 and 0 <= entry.value <= 1
         distinct = entry.copies.distinct if entry.copies else images
-        by_name[name] = MetricReading(
-            name=name,
+        readings[key] = MetricReading(
+            key=key,
             row=row,
             value=entry.value,
             split=entry.split,
@@ -138,25 +150,25 @@ def read_metrics(
             has_few_images=is_finite
             and entry.split in (measured_on or {})
             and distinct < FEW_IMAGES,
-            interval=entry.interval(images) if has_interval else None,
-            draws=entry.draws.count if entry.draws else int(is_few_shot(name)),
+            interval=entry.interval if row.unit == SHARE else None,
+            draws=entry.draws or int(key.shots != ""),
             comparisons=[],
         )
-    for name, entry in metrics.items():
-        baseline = find_baseline(name)
-        same_split = {metric for metric, reading in by_name.items() if reading.split == entry.split}
-        metric = compared_with(name, same_split)
+    for key, entry in entries.items():
+        baseline, split = find_baseline(key), entry.split
+        metric = compared_with(key, {key for key in readings if readings[key].split == split})
         if baseline is None or not metric or not math.isfinite(entry.value):
             continue
-        reading = by_name[metric]
+        reading = readings[metric]
         if math.isfinite(reading.value):
-            label = f"{name.rpartition('/')[0]} {baseline.called}".lstrip()
-            substitute = probe_prefix(name)
-            better = _judge_against_baseline(reading, entry)
+            label = f"{key.part} {baseline.called}".lstrip()
+            substitute = key.subject if key.subject in SUBSTITUTES else ""
+            difference = entries[metric].differences.get(key.subject)
+            better = _judge_against_baseline(reading, entry.value, difference)
             reading.comparisons.append(
-                BaselineComparison(label, substitute, entry.value, entry.difference, better)
+                BaselineComparison(label, substitute, entry.value, difference, better)
             )
-    return list(by_name.values())
+    return list(readings.values())
 
 
 def _images_text(split: str, images: int) -> str:
@@ -165,22 +177,9 @@ def _images_text(split: str, images: int) -> str:
     return f"{count}{SPLIT_NAMES.get(split, split)} image{plural}"
 
 
-def independent_cases(n: int | None, split: str, measured_on: Images) -> int:
-    """Return the number of independent cases that a metric was measured on.
-
-    The patches of an image are alike, so there are at most as many independent cases as images.
-
-    Args:
-        n: Number of measured cases, such as patches or images, or None if unknown.
-        split: Split of the cases.
-        measured_on: `{split: number of images}`. All cases count if the split is missing.
-    """
-    cases = n or 0
-    images = (measured_on or {}).get(split, cases)
-    return min(cases, images)
-
-
-def _judge_against_baseline(reading: MetricReading, baseline: Measured) -> str:
+def _judge_against_baseline(
+    reading: MetricReading, baseline_value: float, difference: Difference | None
+) -> str:
     """Return in words whether a metric of the model is better than a baseline.
 
     If the paired difference was measured, its 95% interval decides:
@@ -197,11 +196,10 @@ def _judge_against_baseline(reading: MetricReading, baseline: Measured) -> str:
 
     Args:
         reading: Metric of the model.
-        baseline: Baseline on the same split.
+        baseline_value: Value of the baseline on the same split.
+        difference: Paired difference, the metric minus the baseline, if it was measured.
     """
     row = reading.row  # `row.higher` says whether larger values are better
-    baseline_value = baseline.value
-    difference = baseline.difference
     interval = reading.interval
     if difference is not None:
         if difference.low <= 0 <= difference.high:
@@ -242,13 +240,13 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
     """
     # {(whether the metrics are of the frozen encoder, split): metrics}
     groups: dict[tuple[bool, str], list[MetricReading]] = {}
-    names = {reading.name for reading in readings}
+    keys = {reading.key for reading in readings}
     for reading in readings:
-        is_shown = page or reading.comparisons or not is_shown_otherwise(reading.name, names)
+        is_shown = page or reading.comparisons or not is_shown_otherwise(reading.key, keys)
         # A metric belongs to the frozen encoder if it is a share of pixels (segmentation), a probe,
         # or was also measured on a substitute of the encoder, such as untrained weights
         has_substitute = any(baseline.substitute for baseline in reading.comparisons)
-        is_probe = reading.row.unit == PIXEL_SHARE or is_frozen_metric(reading.name)
+        is_probe = reading.row.unit == PIXEL_SHARE or is_frozen_metric(reading.key)
         if is_shown:
             is_of_encoder = is_probe or has_substitute
             groups.setdefault((is_of_encoder, reading.split), []).append(reading)
@@ -355,7 +353,7 @@ def measure_text(reading: MetricReading, largest: MetricReading) -> str:
         notes.append(f"n = {reading.count_text}")
     elif math.isfinite(reading.value) and not reading.images and largest.images:
         notes.append("n unknown")
-    label = metric_label(reading.name)
+    label = metric_label(reading.key)
     return f"{label} ({', '.join(notes)})" if notes else label
 
 
@@ -419,10 +417,10 @@ def value_with_fresh(reading: MetricReading) -> str:
     """
     parts = [f"{value_text(reading)} of {reading.images_text}"]
     for baseline in reading.comparisons:
-        if baseline.substitute == FRESH:  # untrained weights
+        if baseline.substitute == UNTRAINED:
             value = reading.row.text(baseline.value)
             difference = _difference_text(reading, baseline, page=False)
-            parts.append(f"{COLUMNS[FRESH]} {value}: {difference}")
+            parts.append(f"{COLUMNS[UNTRAINED]} {value}: {difference}")
     return ", ".join(parts)
 
 
@@ -436,12 +434,3 @@ def is_no_better(reading: MetricReading) -> bool:
         baseline.is_commonest_class and baseline.better in (OPEN, LOST)
         for baseline in reading.comparisons
     )
-
-
-def probe_prefix(name: str) -> str:
-    """Return the prefix of a metric that was measured on a baseline instead of the encoder.
-
-    The prefix is a key of PROBE_BASELINES. It is empty for a metric of the encoder itself.
-    """
-    last = name.rpartition("/")[2]
-    return next((prefix for prefix in PROBE_BASELINES if last.startswith(prefix)), "")

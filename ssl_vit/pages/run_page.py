@@ -18,7 +18,7 @@ from ..formatting import (
     tool_command,
     typed_command,
 )
-from ..metrics import use_plugin_rows
+from ..measurements import use_plugin_rows
 from ..recipe import export_files
 from ..recipe.names import is_name
 from ..recipe.schema import (
@@ -145,7 +145,7 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
     weights) was trained on some of the measured images.
     """
     recipe = record.recipe
-    readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
+    readings = metric_tables.read_metrics(record.measurements(), record.measured_on)
     # An interval needs the number of distinct images, which is recorded when the run finishes
     if record.result is None:
         readings = [metric_tables.without_intervals(reading) for reading in readings]

@@ -15,11 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import UserError
-from ..metrics import HELD_OUT
+from ..measurements import MetricKey, flat_name, read_flat_names, use_plugin_rows
 from ..recipe import parsing, recipe_files, records
 from ..recipe.keys import Values
 from ..recipe.records import Kind
-from ..recipe.records.run import Environment, Measured, NotFinite, Result, SeenImages
+from ..recipe.records.run import (
+    Environment,
+    Measurement,
+    NotFinite,
+    Result,
+    SeenImages,
+    known,
+)
 from ..recipe.schema import Recipe
 from ..runs import lock, seen_text
 from ..runs.checkpoint_files import list_checkpoints, step_of
@@ -92,7 +99,8 @@ class RunRecord:
     @cached_property
     def steps_of_bad_loss(self) -> list[int]:
         """Steps at which the training loss or the held-out loss is not finite."""
-        losses = (self.rows.curves.get(name) for name in ("loss", f"{HELD_OUT}loss"))
+        names = ("loss", flat_name(MetricKey("loss", is_held_out=True)))
+        losses = map(self.rows.curves.get, names)
         steps = [curve.steps[~np.isfinite(curve.values)] for curve in losses if curve]
         return [int(step) for step in np.unique(np.concatenate(steps))] if steps else []
 
@@ -121,39 +129,46 @@ class RunRecord:
         """Measured images that this run and the runs before it were trained on."""
         return seen_text.recorded(self.result, self.environment)
 
-    def latest(self) -> tuple[int, dict[str, float]]:
-        """Return the step and `{metric: value}` of the last row with held-out metrics.
+    def latest(self) -> tuple[int, dict[MetricKey, float]]:
+        """Return the step and `{metric or baseline: value}` of the last row with held-out metrics.
 
         Without such a row, the result is (0, {}).
         """
+        with use_plugin_rows(self.environment.plugin_rows):
+            curves_by_key = read_flat_names(self.rows.curves)
         held_out = {
-            name.removeprefix(HELD_OUT): curve
-            for name, curve in self.rows.curves.items()
-            if name.startswith(HELD_OUT)
+            key._replace(is_held_out=False): curve
+            for key, curve in curves_by_key.items()
+            if key.is_held_out and not key.is_probe
         }
         last = max((int(curve.steps[-1]) for curve in held_out.values()), default=0)
         values = {
-            name: float(curve.values[-1])
-            for name, curve in held_out.items()
+            key: float(curve.values[-1])
+            for key, curve in held_out.items()
             if curve.steps[-1] == last
         }
         return last, values
 
-    def metrics(self) -> dict[str, Measured]:
-        """Return the metrics in result.json, `{name: measurement}`.
+    def measurements(self) -> list[Measurement]:
+        """Return the measurements in result.json.
 
-        A measurement has the value, the split and the number `n` of measured images or patches. For
-        an unfinished run, return the last metrics of the held-out images, with the number of these
-        images as `n`.
+        For an unfinished run, return the last metrics of the held-out images, with the number of
+        these images as `n`.
         """
         if self.result is not None:
-            return self.result.metrics
-        _, values = self.latest()
+            return self.result.measurements
+        step, values = self.latest()
         images = self.measured_on.get("validation")
-        return {
-            name: Measured(value=value, split="validation", n=images)
-            for name, value in values.items()
-        }
+        with use_plugin_rows(self.environment.plugin_rows):
+            return [
+                Measurement(
+                    split="validation",
+                    value=value,
+                    n=images,
+                    **known(**key._asdict(), step=step),
+                ).with_interval()
+                for key, value in values.items()
+            ]
 
     def finite(self, name: str) -> np.ndarray:
         """Return the finite values of a curve, or an empty array if the curve does not exist."""

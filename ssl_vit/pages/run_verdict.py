@@ -5,7 +5,8 @@ torch.
 import math
 from collections.abc import Sequence
 
-from ..metrics import FRESH, PIXELS, PROBED, TESTED, measure_rank, metric_label
+from ..measurements import PIXELS, UNTRAINED
+from ..metrics import TESTED, measure_rank, metric_label
 from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
 NO_VERDICT = "It is not known how good this encoder is, because {reason}."
@@ -65,8 +66,8 @@ def verdict(
     """
     for reading in readings:
         # If a metric of the network, not of a probe, is not finite, the others mean nothing either
-        if not math.isfinite(reading.value) and not reading.name.startswith(PROBED):
-            reason = NOT_FINITE.format(measure=metric_label(reading.name))
+        if not math.isfinite(reading.value) and not reading.key.is_probe:
+            reason = NOT_FINITE.format(measure=metric_label(reading.key))
             return NO_VERDICT.format(reason=reason)
     probe = None if fine_tunes else _first_probe(readings)
     sentence = _features_verdict(probe, readings) if probe else ""
@@ -114,10 +115,10 @@ def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
     with_untrained = [
         reading
         for reading in probed
-        if any(baseline.substitute == FRESH for baseline in reading.comparisons)
+        if any(baseline.substitute == UNTRAINED for baseline in reading.comparisons)
     ]
     candidates = with_untrained or probed
-    return min(candidates, key=lambda reading: measure_rank(reading.name), default=None)
+    return min(candidates, key=lambda reading: measure_rank(reading.key), default=None)
 
 
 def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -> str:
@@ -140,7 +141,7 @@ def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -
         readings: All metrics of the run, for the comparison with k-NN on pixels.
     """
     # the attribute `better` of a comparison is its outcome: WON, LOST or OPEN, for example
-    comparisons = (entry for entry in probe.comparisons if entry.substitute == FRESH)
+    comparisons = (entry for entry in probe.comparisons if entry.substitute == UNTRAINED)
     untrained = next(comparisons, None)
     measure = probe.row.words
     if untrained and untrained.difference is None:

@@ -14,7 +14,8 @@ from ..formatting import (
     rounded_count,
     sharding_text,
 )
-from ..metrics import format_baselines, format_metrics, use_plugin_rows
+from ..measurements import use_plugin_rows
+from ..metrics import format_baselines, format_metrics
 from ..recipe import declaration
 from ..recipe.init_source import InitSource
 from ..recipe.records.run import Environment, Result
@@ -130,7 +131,6 @@ def describe_result(record: RunRecord) -> str:
 
 
 def _describe_result(record: RunRecord) -> str:
-    metrics = record.metrics()
     if record.result is None:
         step, values = record.latest()
         if not values:
@@ -142,7 +142,8 @@ def _describe_result(record: RunRecord) -> str:
         sentence = f"On {images} at step {step:,}: {format_metrics(values)}."
         baselines = format_baselines(values)
         return f"{sentence} To beat: {baselines}." if baselines else sentence
-    readings = metric_tables.read_metrics(metrics, record.measured_on)
+    measurements = record.result.measurements
+    readings = metric_tables.read_metrics(measurements, record.measured_on)
     fine_tunes = record.recipe is not None and record.recipe.fine_tunes
     return run_verdict.verdict(
         readings, fine_tunes, record.result.not_compared, is_task(record.folder)
@@ -157,7 +158,7 @@ def table_lines(record: RunRecord) -> list[str]:
     if record.result is None:
         return []
     with use_plugin_rows(record.environment.plugin_rows):
-        readings = metric_tables.read_metrics(record.metrics(), record.measured_on)
+        readings = metric_tables.read_metrics(record.measurements(), record.measured_on)
         return [
             line
             for title, table in metric_tables.tables(readings)

@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 from ..errors import UserError
 from ..formatting import format_exaflop
+from ..measurements import MetricKey
 from ..recipe import recipe_files, records
 from ..recipe.init_source import SCRATCH
 from ..recipe.keys import Values
 from ..recipe.load import POOL
-from ..recipe.records.run import Environment, Result
+from ..recipe.records.run import Environment, Measurement, Result
 from ..recipe.schema import Recipe, computed_values
 from ..runs.identity import differences
 from .blocks import Table
 from .metric_tables import read_metrics, value_text
 
-MEASURE = "top1"
+MEASURE = MetricKey("top1")
 TUNED = ("optim.", "data.mixup", "data.cutmix")
 
 
@@ -69,9 +70,9 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         for run in runs
         if run.recipe.init == SCRATCH
         and run.differing_keys <= {"init", "seed"}
-        and MEASURE in run.result.metrics
+        and _accuracy(run.result)
     ]
-    if not from_scratch or MEASURE not in result.metrics:
+    if not from_scratch or not _accuracy(result):
         return None
     # Prefer the run with the same seed
     scratch_run = min(from_scratch, key=lambda run: (run.recipe.seed != recipe.seed, run.folder))
@@ -80,8 +81,7 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         ("this run", recipe.init, result),
         (f"from scratch, {scratch_run.folder.name}", SCRATCH, scratch_run.result),
     ):
-        accuracy = compared_result.metrics[MEASURE]
-        reading = read_metrics({MEASURE: accuracy}, compared_result.measured_on)[0]
+        reading = read_metrics(_accuracy(compared_result), compared_result.measured_on)[0]
         tries = _count_tries(runs, init)
         work = format_exaflop(compared_result.total_exaflop, 2)
         rows.append([name, value_text(reading), str(tries), work])
@@ -134,6 +134,11 @@ def _values_that_decide_weights(recipe: Recipe) -> Values:
     # eval.every decides at which steps the best checkpoint is looked for
     selection = {"checkpoint.best": best, "eval.every": recipe.eval.every if best else None}
     return computed_values(recipe) | selection
+
+
+def _accuracy(result: Result) -> list[Measurement]:
+    """Return the accuracy on test images, or an empty list if it was not measured."""
+    return [measurement for measurement in result.measurements if measurement.key == MEASURE]
 
 
 def _images(folder: Path) -> object:

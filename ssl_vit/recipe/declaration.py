@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError, suggest
-from ..metrics import Baseline, Metric, Row, has_row, register
+from ..measurements import SUBSTITUTES, Baseline, Metric, Row, has_row, read_flat_name, register
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -308,11 +308,11 @@ def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> 
         if not isinstance(row, Baseline):
             continue
         for name in row.compared_with:
-            if name not in metric_names and not has_row(name):
+            if name not in metric_names and not has_row(read_flat_name(name)):
                 near = suggest(name, ["loss", "accuracy", *metric_names])
                 text = f"baseline {row.name} is compared with the unknown metric {name}, {near}"
                 raise UserError(f"{prefix}: {text}")
-    names = [row.name for row in part.metrics]
+    names = [*SUBSTITUTES, *(row.name for row in part.metrics)]
     for name in names:
         if names.count(name) > 1:
             text = f"two metrics or baselines are named {name}. Choose another name"
@@ -414,16 +414,16 @@ def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> b
         objective_name: Objective of the run.
         target_name: Target of the run.
     """
-    part, _, last = metric.rpartition("/")
-    name = part or objective_name
+    key = read_flat_name(metric)
+    name = key.part or objective_name
     declared = find_objective_or_stub(name)
-    if last in declared.no_measure:
+    if key.name in declared.no_measure:
         return True
     if name in objectives() and not declared.predicts_patches:
         return False
     if target_name in targets():
-        return last in targets()[target_name].no_measure
-    return last in _RECORDED_TARGETS.get(target_name, ())
+        return key.name in targets()[target_name].no_measure
+    return key.name in _RECORDED_TARGETS.get(target_name, ())
 
 
 def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:

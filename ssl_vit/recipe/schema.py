@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from ..errors import UserError
 from ..formatting import FEW_IMAGES, format_value
-from ..metrics import Row, held_out_choices
+from ..measurements import Row
+from ..metrics import held_out_choices
 from . import declaration
 from .images import Data
 from .init_source import InitSource

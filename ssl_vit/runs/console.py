@@ -6,7 +6,7 @@ Output is tables, a progress bar on a terminal and in a notebook, and plain line
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,18 +16,18 @@ from rich.table import Column
 
 from ..callbacks import Callback, Row
 from ..formatting import copies_text, format_duration, format_image_count
-from ..metrics import (
-    FRESH,
-    HELD_OUT,
-    PROBE,
+from ..measurements import (
+    UNTRAINED,
+    MetricKey,
     find_metric,
-    format_metrics,
-    is_model_metric,
-    main_metrics,
+    read_flat_name,
+    read_flat_names,
 )
-from ..recipe.records.run import Measured
+from ..metrics import format_metrics, is_model_metric, main_metrics
+from ..recipe.records.run import Measurement
 from . import notebook
 
+LOSS_KEY = MetricKey("loss")
 LINE_INTERVAL = 5.0  # the least seconds between plain lines
 # in a long run, a sixtieth of the time so far, so that a day's log or notebook stays readable
 LINE_SHARE = 1 / 60
@@ -54,9 +54,9 @@ def _summary(row: Row) -> str:
     """
     parts = ["no labels seen"]
     if "loss" in row:
-        parts = [f"loss {find_metric('loss').text(row['loss'])}"]
-    metrics = [find_metric(name) for name in main_metrics() if name in row and name != "loss"]
-    for metric in metrics[:1]:
+        parts = [f"loss {find_metric(LOSS_KEY).text(row['loss'])}"]
+    names = [name for name in main_metrics() if name in row and name != "loss"]
+    for metric in map(find_metric, map(read_flat_name, names[:1])):
         parts.append(f"{metric.words} {metric.text(row[metric.name])}")
     parts.append(f"lr {row['lr']:.1e}")
     parts.append(f"{row['images_per_s']:,.0f} images/s")
@@ -76,7 +76,7 @@ class _Progress(Callback, ABC):
     start: int
     steps: int
     images: int | None = None
-    probed: Callable[[], Mapping[str, Measured]] | None = None
+    probed: Callable[[], Iterable[Measurement]] | None = None
     word: str = "step"  # the unit of `start` and `steps`
 
     def on_row(self, row: Row) -> None:
@@ -101,40 +101,41 @@ class _Progress(Callback, ABC):
     def _evaluation_lines(self, row: Row) -> Iterator[str]:
         """Yield a line about a row's held-out metrics, and a line about each probe."""
         step = row["step"]
+        columns = read_flat_names(row)
         held_out_values = {
-            name.removeprefix(HELD_OUT): value
-            for name, value in row.items()
-            if name.startswith(HELD_OUT)
+            key._replace(is_held_out=False): value
+            for key, value in columns.items()
+            if key.is_held_out and not key.is_probe
         }
-        if "loss" in held_out_values:
+        if LOSS_KEY in held_out_values:
             n = "" if self.images is None else f" (n = {format_image_count(self.images)})"
             # `held_out_values` contains both the metrics and their baselines
             metrics = format_metrics(held_out_values, baselines=held_out_values)
             yield f"held out at step {step}: {metrics}{n}"
-        has_probes = any(name.startswith(PROBE) for name in row)
-        probes = self.probed() if self.probed and has_probes else {}
-        for name, probe in probes.items():
-            if is_model_metric(name):
-                fresh = probes.get(f"{FRESH}{name}")
-                yield f"probe at step {step}: {_probe_text(name, probe, fresh)}"
+        has_probes = any(key.is_probe for key in columns)
+        measured = self.probed() if self.probed and has_probes else ()
+        probes = {measurement.key: measurement for measurement in measured}
+        for key, probe in probes.items():
+            if is_model_metric(key):
+                fresh = probes.get(key._replace(subject=UNTRAINED))
+                yield f"probe at step {step}: {_probe_text(key, probe, fresh)}"
 
 
-def _probe_text(name: str, probe: Measured, fresh: Measured | None) -> str:
+def _probe_text(key: MetricKey, probe: Measurement, fresh: Measurement | None) -> str:
     """Describe a probe's accuracy: value, 95% interval, value of untrained weights, and images.
 
     Args:
-        name: Name of the metric, for example `knn`.
+        key: The metric.
         probe: The probe of the trained encoder.
         fresh: The same probe of untrained weights, or None if it was not measured.
     """
     interval = baseline = ""
-    if probe.n:
-        low, high = probe.interval(probe.n)
-        interval = f" ({low:.1%} to {high:.1%})"
+    if probe.interval:
+        interval = f" ({probe.interval.low:.1%} to {probe.interval.high:.1%})"
     if fresh:
         baseline = f"; untrained weights {fresh.value:.1%}"
     n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
-    return f"{find_metric(name).words} {probe.value:.1%}{interval}{baseline} (n = {n})"
+    return f"{find_metric(key).words} {probe.value:.1%}{interval}{baseline} (n = {n})"
 
 
 @dataclass(eq=False, repr=False)
@@ -246,7 +247,7 @@ def progress(
     start: int,
     steps: int,
     images: int | None = None,
-    probed: Callable[[], Mapping[str, Measured]] | None = None,
+    probed: Callable[[], Iterable[Measurement]] | None = None,
 ) -> ProgressBar | ProgressLines:
     """Return a progress bar on a terminal or in a notebook, else progress lines.
 

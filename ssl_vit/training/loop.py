@@ -315,7 +315,7 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
     assert state.norm_sum_and_count is not None
     row: Row = {}
     for name, (value, _) in means(state.objective, state.sums, state.accelerator).items():
-        check_share(state.objective, name, value, name)
+        check_share(state.objective, name, value)
         row[name] = value
     norm_sum, norm_count = state.norm_sum_and_count.tolist()
     skip_flags = torch.stack(state.skipped).tolist()

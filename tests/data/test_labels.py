@@ -327,7 +327,7 @@ def test_lists_of_one_label_are_the_run_of_whole_numbers(place, tiny) -> None:
         run(options(tiny, place, f"data.label_column={one}", f"name={one}", "eval.test=true"))
         for one in ("ones", "one")
     ]
-    metrics = [done.result()["metrics"] for done in runs]
+    metrics = [done.result().metrics for done in runs]
     assert metrics[0] == metrics[1] and {"loss", "chance_loss", "top1"} <= metrics[0].keys()
     exports = [(done.export / "model.safetensors").read_bytes() for done in runs]
     assert exports[0] == exports[1]

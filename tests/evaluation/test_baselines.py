@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers.images import images
+from helpers.measurements import Measured, measurements
 from helpers.options import LOADED, TINY, altered
 from helpers.resolving import resolve
 from helpers.runs import Killed, run
@@ -15,7 +16,7 @@ from ssl_vit.evaluation import baselines
 from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import finish
 from ssl_vit.pages import metric_tables, run_verdict
-from ssl_vit.recipe.records.run import Difference, Measured, Result
+from ssl_vit.recipe.records.run import Difference, Result
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import paired_difference
 
@@ -84,8 +85,8 @@ def test_fresh_weights_are_those_that_an_evaluation_of_scratch_has(
     alone = evaluated(altered([*MEASURED, *where, *model], *scratch))
     for measure in ("knn", "linear", "few_shot_1", "few_shot_3"):
         assert own.metrics[f"fresh_{measure}"].value == alone.metrics[measure].value
-        apart = own.metrics[f"fresh_{measure}"].difference
-        assert apart is not None and apart.low <= apart.mean <= apart.high
+        apart = own.metrics[measure].differences["untrained"]
+        assert apart.low <= apart.mean <= apart.high
         both = own.metrics[measure].value - alone.metrics[measure].value
         assert apart.mean == pytest.approx(both)
     assert own.metrics["commonest_knn"].value == 30 / 59  # the commonest of two classes
@@ -100,8 +101,8 @@ def test_a_run_that_learns_nothing_is_its_own_fresh_weights(short: list[str], fo
     metrics = evaluated([*words, "data.size=32"]).metrics
     for measure in ("knn", "few_shot_1"):
         assert metrics[measure].value == metrics[f"fresh_{measure}"].value
-        apart = metrics[f"fresh_{measure}"].difference
-        assert apart is not None and apart.mean == 0
+        apart = metrics[measure].differences["untrained"]
+        assert apart.mean == 0
 
 
 def test_the_pixels_are_an_image_at_8_x_8() -> None:
@@ -157,8 +158,8 @@ def test_images_that_chose_the_weights_give_no_difference(
     short: list[str], own: list[str], paired: bool
 ) -> None:
     done = run(altered(short, *KNN, *own, "name=run", "eval.every=2", "checkpoint.every=2"))
-    difference = result_of(done).metrics["fresh_probe_knn"].difference
-    assert (difference is not None) == paired
+    knn = result_of(done).metrics["probe_knn"]
+    assert bool(knn.differences) == paired
     seen = [row["step"] for row in done.rows() if "probe/knn" in row]
     assert seen == ([2, 4] if own == ["checkpoint.best=probe/knn"] else [4])
 
@@ -174,8 +175,8 @@ def test_an_evaluation_on_the_split_that_chose_has_no_difference(
     words = ["recipe=evaluate", "probe.measures=[knn]", "probe.neighbors=3", *LOADED]
     words += [f"init={done.folder}", f"out={done.folder.parent}"]
     for split, paired in (("val", False), ("test", True)):
-        found = evaluated([*words, f"data.test={split}", f"name={split}"]).metrics["fresh_knn"]
-        assert (found.difference is not None) == paired
+        found = evaluated([*words, f"data.test={split}", f"name={split}"]).metrics["knn"]
+        assert bool(found.differences) == paired
 
 
 @pytest.mark.parametrize(
@@ -223,9 +224,9 @@ def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> s
     for name, (value, difference) in beside.items():
         metrics[name] = Measured(value=value, split=split, n=100)
         if difference is not None:
-            metrics[name].difference = difference
+            metrics[name]["difference"] = difference
     metrics["commonest_knn"] = Measured(value=0.1, split=split, n=100)
-    return run_verdict.verdict(metric_tables.read_metrics(metrics))
+    return run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
 
 
 def test_the_verdict_is_by_the_paired_interval() -> None:
@@ -252,7 +253,7 @@ def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
     for name, found in {"few_shot_1": worse, "few_shot_5": worse, "linear": better}.items():
         metrics[name] = Measured(value=0.3, split="test", n=100)
         metrics[f"fresh_{name}"] = Measured(value=0.3, split="test", n=100, difference=found)
-    said = run_verdict.verdict(metric_tables.read_metrics(metrics))
+    said = run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
     assert said == run_verdict.BETTER.format(measure="linear probe")
 
 
@@ -261,8 +262,8 @@ def test_what_the_commonest_class_reaches_is_no_finding() -> None:
     better = Difference(mean=0.2, low=0.1, high=0.3)
     values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
     metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
-    metrics["fresh_knn"].difference = better
-    said = run_verdict.verdict(metric_tables.read_metrics(metrics))
+    metrics["fresh_knn"]["difference"] = better
+    said = run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
     assert said == run_verdict.FEATURES_AS_COMMONEST.format(measure="k-NN")
 
 
@@ -270,10 +271,12 @@ def test_one_sentence_at_most_and_none_that_was_not_measured() -> None:
     """A classifier is judged where the features are not, and a task of a study has no sentence
     about the comparison that the study makes."""
     found = {name: Measured(value=0.1, split="test", n=400) for name in ("top1", "majority_top1")}
-    readings = metric_tables.read_metrics(found)
+    readings = metric_tables.read_metrics(measurements(found))
     said = run_verdict.CLASSIFIER_AS_COMMONEST.format(measure="top-1")
     assert run_verdict.verdict(readings) == run_verdict.verdict(readings, True) == said
-    good = metric_tables.read_metrics({"top1": Measured(value=0.9, split="test", n=400)})
+    good = metric_tables.read_metrics(
+        measurements({"top1": Measured(value=0.9, split="test", n=400)})
+    )
     assert run_verdict.verdict(good, True) == run_verdict.FINE_TUNED
     assert run_verdict.verdict(good, True, in_study=True) == ""
     assert run_verdict.verdict([], True) == run_verdict.verdict([]) == ""
@@ -286,8 +289,8 @@ def test_a_difference_without_an_interval_is_marked() -> None:
     fewer or unknown images are named."""
     values = {"knn": 0.45, "fresh_knn": 0.3, "linear": 0.5, "mean_cosine": 0.5}
     metrics = {name: Measured(value=value, split="test", n=400) for name, value in values.items()}
-    metrics["linear"].n, metrics["mean_cosine"].n = 300, None
-    readings = metric_tables.read_metrics(metrics)
+    metrics["linear"]["n"], metrics["mean_cosine"]["n"] = 300, None
+    readings = metric_tables.read_metrics(measurements(metrics))
     (_, table), (_, other) = metric_tables.tables(readings)
     assert [row[0] for row in table.rows] == ["k-NN", "linear probe (n = 300)"]
     assert table.rows[0][3] == "+15.0 (no interval)"
@@ -300,10 +303,10 @@ def test_the_table_has_each_baseline_and_the_paired_difference() -> None:
     """Of 500 images; Wilson's interval of 52 of 500, by hand: 8.0% to 13.4%."""
     values = {"knn": 0.104, "fresh_knn": 0.128, "pixels_knn": 0.318, "commonest_knn": 0.12}
     metrics = {name: Measured(value=value, split="test", n=500) for name, value in values.items()}
-    metrics["fresh_knn"].difference = Difference(mean=-0.024, low=-0.057, high=0.009)
+    metrics["fresh_knn"]["difference"] = Difference(mean=-0.024, low=-0.057, high=0.009)
     metrics["loss"] = Measured(value=2.5, split="test", n=500)
     metrics["chance_loss"] = Measured(value=2.3, split="test", n=500)
-    features, results = metric_tables.tables(metric_tables.read_metrics(metrics))
+    features, results = metric_tables.tables(metric_tables.read_metrics(measurements(metrics)))
     assert (features.title, results.title) == ("features", "results")
     lines = metric_tables.text_lines(*features)
     assert lines[0].startswith("features ")

@@ -10,7 +10,8 @@ from helpers.disk import full_disk
 from helpers.sources import noisy
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
-from ssl_vit.recipe.records.run import Measured
+from ssl_vit.measurements import flat_name
+from ssl_vit.recipe.records.run import Measurement
 
 
 def predictions(label: list[int], top: list[list[int]]) -> classify.Predictions:
@@ -18,8 +19,8 @@ def predictions(label: list[int], top: list[list[int]]) -> classify.Predictions:
     return classify.Predictions(index, np.array(label), np.array(top), index)
 
 
-def counted(metrics: dict[str, Measured]) -> dict[str, tuple[float, int | None]]:
-    return {name: (one.value, one.n) for name, one in metrics.items()}
+def counted(measured: list[Measurement]) -> dict[str, tuple[float, int | None]]:
+    return {flat_name(one.key): (one.value, one.n) for one in measured}
 
 
 def test_few_classes_have_no_top5_and_the_commonest_is_counted() -> None:
@@ -27,7 +28,7 @@ def test_few_classes_have_no_top5_and_the_commonest_is_counted() -> None:
     found = classify.accuracies(predicted, 3)
     assert counted(found) == {"top1": (2 / 3, 3), "majority_top1": (2 / 3, 3)}
     lists = predicted._replace(label=np.array([[2, 0, 2], [0, -2, -2], [-2, -2, -2], [2, 0, 1]]))
-    assert classify.accuracies(lists._replace(label=lists.label * 0 - 1), 3) == {}
+    assert classify.accuracies(lists._replace(label=lists.label * 0 - 1), 3) == []
     assert counted(classify.accuracies(lists, 3))["majority_top1"] == (
         1.0,
         3,

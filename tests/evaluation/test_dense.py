@@ -21,7 +21,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import dense, probes
 from ssl_vit.evaluation.dense import PatchFeatures, SegmentationTask
 from ssl_vit.evaluation.features import ENCODER
-from ssl_vit.metrics import FRESH
+from ssl_vit.measurements import UNTRAINED
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.recipe.schema import Data, Probe
 
@@ -218,7 +218,7 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
     """The baselines by hand; the same command returns the result, and not with other masks."""
     options = [*OPTIONS, f"data.path={colored}", f"out={tmp_path}", "name=s"]
     result = ssl_vit.evaluate(options)
-    found = {name: entry["value"] for name, entry in result["metrics"].items()}
+    found = {name: entry.value for name, entry in result.metrics.items()}
     assert found["miou"] > 0.9 and found["pixel_accuracy"] > 0.95
     train = np.stack([stripes(seed) for seed in range(12)])
     test = np.stack([stripes(200 + seed) for seed in range(4)])
@@ -226,7 +226,7 @@ def test_colours_are_segmented_and_a_finished_result_is_of_these_masks(
     share = (test == commonest).mean()
     assert found["majority_pixel_accuracy"] == pytest.approx(share)
     assert found["majority_miou"] == pytest.approx(share / len(np.unique(test)))
-    assert {entry["n"] for entry in result["metrics"].values()} == {4}
+    assert {entry.n for entry in result.measurements} == {4}
     assert result["images"] == 20
     assert ssl_vit.evaluate(options) == result
     other = write(tmp_path / "other", stripes(7))
@@ -242,7 +242,7 @@ def test_the_embedded_masks_and_a_layer_are_measured(
     shares = {"data=shapes", "data.size=16", "probe.layer=1"}
     monkeypatch.setattr(DrawnStore, "__len__", lambda self: 200)
     result = ssl_vit.evaluate([*options, *(shares - set(options))])
-    found = {name: entry["value"] for name, entry in result["metrics"].items()}
+    found = {name: entry.value for name, entry in result.metrics.items()}
     assert 0 < found["miou"] < 1 and 0 < found["pixel_accuracy"] < 1
 
 
@@ -297,9 +297,8 @@ def test_a_difference_of_few_masks_has_no_interval() -> None:
     for images, known in ((29, None), (30, (0, 0))):
         each = image_13C.expand(images, -1, -1)
         of = dense.PixelCounts(image_13C, image_13C[0], each, np.arange(images))
-        found = dense.segmentation_metrics({ENCODER: of, FRESH: of}, paired=True)[
-            "fresh_miou"
-        ].difference
+        miou, *_ = dense.segmentation_metrics({ENCODER: of, UNTRAINED: of}, paired=True)
+        found = miou.differences.get(UNTRAINED)
         assert (found and (found.low, found.high)) == known
 
 

@@ -21,7 +21,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.evaluation.images import EvaluationImages
 from ssl_vit.jobs import evaluate
-from ssl_vit.metrics import COMMONEST, FRESH
+from ssl_vit.measurements import COMMONEST, UNTRAINED
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.probe import Probe
@@ -91,7 +91,7 @@ def test_few_shot_alone_reads_the_images_it_draws_and_predicts_the_same(
     assert few == 2 * alone["images"] <= 2 * most
     assert len(drawn) == len(whole) == 8 and all(map(torch.equal, drawn, whole))
     names = ("few_shot_1", "few_shot_3")
-    assert [alone["metrics"][name] for name in names] == [both["metrics"][name] for name in names]
+    assert [alone.metrics[name] for name in names] == [both.metrics[name] for name in names]
 
 
 def broken(unreadable: set[int]) -> Source:
@@ -171,8 +171,8 @@ def test_an_evaluation_ends_where_its_baseline_fails_by_an_error_of_the_program(
     label_N = torch.arange(8) % 2
     whole, fewer = (torch.randn(8, width) for width in (4, 3))
     seen = {
-        "train": {"": (whole, label_N), FRESH: (whole, label_N)},
-        "test": {"": (whole, label_N), FRESH: (fewer, label_N)},
+        "train": {"": (whole, label_N), UNTRAINED: (whole, label_N)},
+        "test": {"": (whole, label_N), UNTRAINED: (fewer, label_N)},
     }
     probe = Probe(measures=["knn"], neighbors=1)
     with pytest.raises(RuntimeError):

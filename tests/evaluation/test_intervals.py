@@ -12,6 +12,7 @@ import torch
 
 import ssl_vit
 from helpers.images import images
+from helpers.measurements import by_name
 from helpers.options import LOADED, TINY, altered
 from helpers.runs import run
 from ssl_vit import stats
@@ -20,6 +21,7 @@ from ssl_vit.evaluation import baselines
 from ssl_vit.jobs.run_result import RunResult
 from ssl_vit.lab.compare import Comparison, PredictionOutcomes, measure_difference
 from ssl_vit.lab.runs import listed
+from ssl_vit.measurements import MetricKey
 from ssl_vit.pages import metric_tables, run_verdict
 from ssl_vit.pages.run_record import read_run
 
@@ -62,8 +64,9 @@ def test_the_interval_of_few_shot_covers_draws_and_images(draws: int, of_draws: 
     covered, over_images = 0, 0
     for _ in range(repeats):
         right_TM = latent(generator, draws, 300, of_draws)
-        low, high = baselines.accuracy_entry(right_TM, "test", None).interval(300)
-        covered += low <= truth <= high
+        found = baselines.measure_accuracy(MetricKey("few_shot_5"), right_TM, "test", None)
+        assert found.interval is not None
+        covered += found.interval.low <= truth <= found.interval.high
         low, high = stats.wilson_interval(float(right_TM.double().mean()), 300)
         over_images += low <= truth <= high
     assert covered / repeats > 0.95 - 3 * math.sqrt(0.05 * 0.95 / repeats)
@@ -107,8 +110,8 @@ def test_other_file_names_draw_other_shots_within_the_interval(tmp_path: Path) -
         path.rename(path.with_name(f"{number:03}-{path.name}"))
     found.append(evaluated(root, tmp_path / "two").metrics["few_shot_2"])
     for one, other in zip(found, found[::-1], strict=True):
-        assert one.draws is not None and one.draws.count == 10
-        assert one.draws.low <= other.value <= one.draws.high
+        assert one.draws == 10 and one.interval is not None
+        assert one.interval.low <= other.value <= one.interval.high
 
 
 def test_few_shot_alone_extracts_no_more_features_than_it_did(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_few_shot_alone_extracts_no_more_features_than_it_did(tmp_path: Path) ->
     for more, draws in (([], 3), (["probe.trials=4"], 4)):
         words = ["probe.measures=[few_shot]", f"name=alone{draws}", *more]
         found = evaluated(root, tmp_path / "runs", *words).metrics["few_shot_2"]
-        assert found.draws is not None and found.draws.count == draws
+        assert found.draws == draws
 
 
 def test_one_draw_is_said_not_to_cover_others(tmp_path: Path) -> None:
@@ -140,14 +143,14 @@ def test_every_test_image_twice_is_no_more_evidence(tmp_path: Path) -> None:
             "effective": 40.0,
             "relabelled": 0,
         }
-        assert two.interval(80) == pytest.approx(one.interval(40))
-        if one.difference:
-            assert two.difference is not None
-            assert [*two.difference.content().values()] == pytest.approx(
-                [*one.difference.content().values()]
-            )
+        assert one.interval is not None and two.interval is not None
+        assert two.interval.content() == pytest.approx(one.interval.content())
+        assert one.differences.keys() == two.differences.keys()
+        for subject, difference in one.differences.items():
+            of_copies = two.differences[subject]
+            assert of_copies.content() == pytest.approx(difference.content())
     assert "80 test images, 40 distinct" in str(twice)
-    readings = metric_tables.read_metrics(twice.metrics, twice.measured_on)
+    readings = metric_tables.read_metrics(twice.measurements, twice.measured_on)
     assert all(reading.has_few_images for reading in readings)  # 40, not 80
     heads = {table.head[0] for _, table in metric_tables.tables(readings)}
     assert heads == {"80 test images, 40 distinct"}
@@ -203,9 +206,10 @@ def test_a_classifier_is_tested_on_distinct_images_and_against_the_commonest_cla
     words += ["optim.steps=2", "optim.warmup=1", "optim.batch=8", f"out={tmp_path}", "name=run"]
     network = [word for word in TINY if word.startswith(("model.", "data.size"))]
     result = ssl_vit.finetune([*words, *network, *LOADED])
-    top1, majority = result.metrics["top1"], result.metrics["majority_top1"]
+    top1 = result.metrics["top1"]
+    difference = top1.differences["majority_top1"]
     assert top1.copies is not None and (top1.n, top1.copies.distinct) == (80, 40)
-    assert majority.difference is not None and majority.difference.low <= 0
+    assert difference.low <= 0
     said = run_verdict.CLASSIFIER_AS_COMMONEST.partition(" (")[0]
     lines = [*result.lines()]
     (line,) = [line for line in lines if line.startswith("verdict")]
@@ -226,11 +230,11 @@ def test_features_of_labels_drawn_at_random_are_no_better_than_one_class(tmp_pat
     words = [word for word in EVALUATED if not word.startswith("model.")]
     place = [f"data.path={root}", "data.validation=val", f"out={tmp_path}", "name=look"]
     found = ssl_vit.evaluate(altered(words, *place, *more))
-    assert found.metrics["commonest_knn"].difference is not None
+    assert "commonest_class" in found.metrics["knn"].differences
     (line,) = [line for line in found.lines() if line.startswith("verdict")]
     assert run_verdict.FEATURES_AS_COMMONEST.partition(" (")[0] in line
     # the interval that decides is not in the tables
-    difference = found.metrics["commonest_knn"].difference
+    difference = found.metrics["knn"].differences["commonest_class"]
     assert f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}" in line
 
 
@@ -292,5 +296,7 @@ def test_a_score_that_is_no_mean_resamples_contents() -> None:
 def test_result_json_of_distinct_images_is_as_before(tmp_path: Path) -> None:
     """Nothing is recorded of copies where there are none."""
     evaluated(splits(tmp_path / "images"), tmp_path, "probe.measures=[knn]")
-    metrics = json.loads((tmp_path / "look" / "result.json").read_text())["metrics"]
-    assert metrics["knn"].keys() == {"value", "split", "n"}
+    measured = by_name(json.loads((tmp_path / "look" / "result.json").read_text()))
+    assert measured["commonest_knn"].keys() == {
+        *("metric", "subject", "split", "value", "n", "interval")
+    }

@@ -17,7 +17,7 @@ from helpers.runs import rows, run
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify, features
 from ssl_vit.evaluation.features import ENCODER
-from ssl_vit.metrics import FRESH
+from ssl_vit.measurements import UNTRAINED
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.recipe.probe import Probe
 from ssl_vit.training.distributed import WatchedAccelerator
@@ -141,15 +141,16 @@ def test_a_baseline_whose_features_overflow_is_left_out_with_a_warning() -> None
     broken = sound.clone()
     broken[3, 1] = torch.nan
     seen = {
-        split: {ENCODER: (sound, label_N), FRESH: (broken, label_N)} for split in ("train", "test")
+        split: {ENCODER: (sound, label_N), UNTRAINED: (broken, label_N)}
+        for split in ("train", "test")
     }
     warnings: list[str] = []
     probe = Probe(measures=["knn"], neighbors=1)
     right = features.probe_all(seen, probe, 2, warnings.append)
-    assert FRESH not in right and ENCODER in right
+    assert UNTRAINED not in right and ENCODER in right
     (text,) = warnings
     assert "1 of 8 images" in text and "untrained weights" in text
-    seen = {split: {ENCODER: found[FRESH]} for split, found in seen.items()}
+    seen = {split: {ENCODER: found[UNTRAINED]} for split, found in seen.items()}
     with pytest.raises(UserError, match="1 of 8 images"):
         features.probe_all(seen, probe, 2, warnings.append)
 

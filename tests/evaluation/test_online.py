@@ -10,6 +10,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from helpers.images import images
+from helpers.measurements import by_name
 from helpers.options import SHORT, TINY, altered
 from helpers.resolving import resolve
 from helpers.runs import Killed, run
@@ -82,7 +83,7 @@ def test_what_they_say_is_what_scikit_learn_says_of_the_export(probed: Run) -> N
     # a drawn tenth chooses the linear probe's rate
     row_N = rng.permute(np.arange(300), 300, rng.key(online.RATE_KEY))[30:]
     theirs = KNeighborsClassifier(5, metric="cosine", weights=vote).fit(train[row_N], label[row_N])
-    entry = result["metrics"]["probe_knn"]
+    entry = by_name(result)["probe_knn"]
     assert (entry["n"], entry["split"]) == (200, "validation")
     assert entry["value"] == pytest.approx((theirs.predict(test) == truth).mean(), abs=0.011)
 
@@ -113,7 +114,7 @@ def test_a_run_killed_before_its_export_has_the_probes_in_its_result(
     untimed = [
         {key: value for key, value in result.items() if key not in timed} for result in results
     ]
-    assert untimed[0] == untimed[1] and "probe_knn" in untimed[0]["metrics"]
+    assert untimed[0] == untimed[1] and "probe_knn" in by_name(untimed[0])
 
 
 @pytest.mark.parametrize(("neighbors", "too_few"), [(21, True), (20, False)])

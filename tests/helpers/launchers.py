@@ -113,10 +113,10 @@ if behave == "fail":
     sys.exit("one line\\nerror: it cannot be")
 accuracy = 1 - abs(float(words.get("optim.lr", 0)) - (0.1 if "mpp" in name else 0.03))
 (folder / "metrics.jsonl").write_text('{"step": 20, "loss": 1.5}\\n')
-measured = {"accuracy": {"value": accuracy, "split": "validation"}}
+measured = [{"metric": "accuracy", "value": accuracy, "split": "validation"}]
 note("times.txt", f"{time.time()} -1 {environment['CUDA_VISIBLE_DEVICES']}")
 (folder / "lock").write_text("")
-(folder / "new").write_text(json.dumps({"metrics": measured, "seconds": 1e6, "made": found}))
+(folder / "new").write_text(json.dumps({"measurements": measured, "seconds": 1e6, "made": found}))
 (folder / "new").rename(folder / "result.json")
 """
 # Runs the study of a file as its tool does

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from helpers.measurements import altered_records, written
 from helpers.resolving import resolve
 from ssl_vit.lab.study import check, launch, read, record
 from ssl_vit.lab.study import tasks as tasks_
-from ssl_vit.lab.study.read import UNTRAINED
 from ssl_vit.lab.study.tasks import Task, Tasks
-from ssl_vit.metrics import FRESH
+from ssl_vit.measurements import UNTRAINED, MetricKey, flat_name
 from ssl_vit.recipe.given import Given
 from ssl_vit.recipe.init_source import SCRATCH, InitSource
 from ssl_vit.recipe.schema import dump
@@ -115,10 +115,12 @@ def finish(folder: Path, task: Task, tasks: Tasks, measured: Measured, **facts: 
         "total_exaflop": total,
         "total_device_hours": 0.5,
         "finished": f"2026-01-0{task.seed % 9 + 1}T00:00:00+00:00",
-        "metrics": {
-            name: {"value": value, "split": split, "n": IMAGES}
-            for name, (value, split) in measured.items()
-        },
+        "measurements": written(
+            {
+                name: {"value": value, "split": split, "n": IMAGES}
+                for name, (value, split) in measured.items()
+            }
+        ),
     }
     if task.tool == "evaluate":
         result["pool"] = recipe.probe.pool or "avg"
@@ -167,8 +169,8 @@ def alter(path: Path, **new: Any) -> None:
 
 def with_metric(run: Path, metric: str, **new: Any) -> None:
     """A finished run with other facts of a metric."""
-    metrics = json.loads((run / "result.json").read_text())["metrics"]
-    alter(run / "result.json", metrics=metrics | {metric: metrics.get(metric, {}) | new})
+    result = json.loads((run / "result.json").read_text())
+    alter(run / "result.json", measurements=altered_records(result, {metric: new}))
 
 
 def counted(
@@ -183,7 +185,10 @@ def counted(
         called = task.at.get("arm", task.run)
         found = {metric: (right[called][task.seed] / IMAGES, "test")}
         if UNTRAINED in right and task.options.get("init", SCRATCH) != SCRATCH:
-            found[FRESH + metric] = (right[UNTRAINED][task.seed] / IMAGES, "test")
+            found[flat_name(MetricKey(metric, UNTRAINED))] = (
+                right[UNTRAINED][task.seed] / IMAGES,
+                "test",
+            )
         return found
 
     return measured

@@ -5,6 +5,7 @@ import json
 from PIL import Image
 
 from helpers.made_studies import ENVIRONMENT
+from helpers.measurements import written
 from helpers.resolving import resolved
 from ssl_vit.recipe.schema import dump
 
@@ -12,6 +13,7 @@ EVIL = "<script>alert(1)</script></script><!--\"'|`&lt; **b** \u202e"
 OPTIONS = ["recipe=mpp", "optim.steps=1000", "optim.batch=64", "model.depth=2"]
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="648" height="300"/>'
 BASELINES = {"entropy": 4.1, "commonest": 0.07, "neighbors": 0.16}
+MEASURED = {"accuracy_masked": 0.5, "commonest": 0.07, "neighbors": 0.45, "loss": 2.25}
 
 
 def rows(count=20, **more):
@@ -61,14 +63,12 @@ def make_run(folder, *options, metrics=None, finished=True, found=None, environm
             "device_hours": 0.11,
             "seconds": 398.0,
             "finished": "2026-11-22T08:03:46+00:00",
-            "metrics": {
-                "accuracy_masked": {"value": 0.5, "n": 100, "split": "validation"},
-                "commonest": {"value": 0.07, "n": 100, "split": "validation"},
-                "neighbors": {"value": 0.45, "n": 100, "split": "validation"},
-                "loss": {"value": 2.25, "n": 100, "split": "validation"},
-            },
         }
-        result["metrics"] |= found or {}
+        measured = {
+            name: {"value": value, "n": 100, "split": "validation"}
+            for name, value in MEASURED.items()
+        } | (found or {})
+        result["measurements"] = written(measured, facts.get("measured_on"))
         (folder / "result.json").write_text(json.dumps(result))
     return folder
 

@@ -13,13 +13,14 @@ from PIL import Image
 
 from helpers.hub_runs import REPO, pushed
 from helpers.hub_server import Hub
+from helpers.measurements import measurements
 from helpers.options import ROOT
 from helpers.reports import table
 from ssl_vit.hub import card, public, push
 from ssl_vit.models import encoder, weights
 from ssl_vit.objectives.supervised import SupervisedOptions
 from ssl_vit.recipe import declaration
-from ssl_vit.recipe.records.run import Measured, Result, SeenImages, Trunk
+from ssl_vit.recipe.records.run import Result, SeenImages, Trunk
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import wilson_interval
 
@@ -33,10 +34,16 @@ def result_of(run: Run) -> Result:
 def written(run: Run, **metrics: float) -> str:
     """The card of a run, with these values in its result."""
     result = result_of(run)
-    for name, value in metrics.items():
-        result.metrics[name] = Measured(value=value, n=10_000, split="validation")
     if metrics:
         result.measured_on = {"validation": 10_000}
+        changes = {
+            name: {"value": value, "split": "validation", "n": 10_000}
+            for name, value in metrics.items()
+        }
+        changed = {one.key: one for one in (*result.measurements, *measurements(changes))}
+        result.measurements = [
+            record.with_interval(result.measured_on) for record in changed.values()
+        ]
     run.finish(result)
     return card.render(run, run.export)
 

@@ -108,7 +108,7 @@ def test_a_pulled_fine_tuning_goes_on_as_the_run_would_have(
         assert "started at step 8" in (folder / "log.txt").read_text()
         assert weights(folder) == weights(made.folder)
         found = json.loads((folder / "result.json").read_text())
-        assert found["metrics"] == wanted["metrics"]
+        assert found["measurements"] == wanted["measurements"]
         assert found["total_exaflop"] == wanted["total_exaflop"] > found["exaflop"]
 
 

@@ -16,13 +16,13 @@ import torch
 import ssl_vit
 from helpers.images import put
 from helpers.launching import python
+from helpers.measurements import by_name
 from helpers.options import PROBE, ROOT, TINY, TUNE, altered
 from helpers.run_pages import make_run
 from helpers.runs import assert_same_end, result, with_callbacks
 from ssl_vit.callbacks import Callback
 from ssl_vit.jobs import cli
 from ssl_vit.jobs.run_result import run_result
-from ssl_vit.recipe.records.run import Measured
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=2", "eval.every=2")
 LAB = {"list_runs", "plan", "report", "study"}
@@ -51,7 +51,7 @@ def test_what_is_public_is_shown_and_nothing_else() -> None:
 def test_a_result_is_its_file_with_attributes_and_a_folder(made: Any) -> None:
     written = result(made.folder)
     assert made.content() == {"folder": str(made.folder), **written}
-    assert made.metrics["loss"].value == written["metrics"]["loss"]["value"]
+    assert made.metrics["loss"].value == by_name(written)["loss"]["value"]
     assert (made.steps, made.metrics["loss"].split) == (2, "validation")
     assert ssl_vit.pretrain(OPTIONS, out=made.folder.parent, name="run") == made
 
@@ -159,7 +159,7 @@ def test_of_a_study_and_a_folder_the_lab_gives_its_records(
 
 def test_the_count_of_images_is_that_of_the_figures(tmp_path: Path) -> None:
     """With one that could not be read, 88 of 399 stood beside n = 400."""
-    found = {"top1": Measured(value=88 / 399, n=399, split="test").content()}
+    found = {"top1": {"value": 88 / 399, "n": 399, "split": "test"}}
     folder = make_run(tmp_path / "made", found=found)
     path = folder / "result.json"
     path.write_text(json.dumps(result(folder) | {"measured_on": {"test": 400}}))

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers import runs
+from helpers.measurements import by_name
 from helpers.options import TINY, altered
 from helpers.runs import Killed, result, rows
 from ssl_vit import inspection
@@ -83,7 +84,7 @@ def assert_best(folder: Path, step: int | None = BEST, value: float | None = VAL
     assert made["steps"] == 12
     of = step or 12
     row = next(row for row in rows(folder) if row["step"] == of)
-    assert made["metrics"]["loss"]["value"] == row["validation/loss"]
+    assert by_name(made)["loss"]["value"] == row["validation/loss"]
     saved = checkpoint.load(checkpoint.folder(folder / "checkpoints", of))["objective"]
     name = "patch_embed.proj.weight"
     there = next(value for key, value in saved.items() if key.endswith(name))
@@ -200,4 +201,4 @@ def test_a_probe_can_be_chosen_by(tmp_path: Path) -> None:
     first = next(step for step in values if values[step] == max(values.values()))
     made = result(folder)
     assert made["best"] == {"metric": "probe/knn", "step": first, "value": values[first]}
-    assert made["metrics"]["probe_knn"]["value"] == values[first]
+    assert by_name(made)["probe_knn"]["value"] == values[first]

@@ -13,6 +13,7 @@ from PIL import Image
 
 import ssl_vit
 from helpers.channel_images import CHANNELS, HIGH, LOW, folder, values
+from helpers.measurements import by_name
 from helpers.options import LOADED, PROBE, TINY, TUNE, altered
 from helpers.resolving import resolve
 from helpers.runs import assert_goes_on_exactly, result, rows, run
@@ -86,7 +87,7 @@ def test_what_was_measured_is_recorded_and_comes_along(
         Run(resolve(altered(words, "data.range=[0,4095]"))).reconcile()
     tuned = run([*TUNE, f"init={made.folder}", f"out={tmp_path}", "name=tuned"])
     assert tuned.recipe.data.range == was.range and tuned.recipe.data.mean == was.mean
-    assert result(tuned.folder)["metrics"]["top1"]["n"] == 10
+    assert by_name(result(tuned.folder))["top1"]["n"] == 10
     for wrong in ("data.range=[0,4095]", "data.channels=3"):
         with pytest.raises(UserError, match=f"{wrong[:10]}.*was trained with"):
             resolve([*TUNE, f"init={made.folder}", wrong])

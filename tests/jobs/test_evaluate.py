@@ -17,6 +17,7 @@ from torch import Tensor
 import ssl_vit
 from helpers.encoders import net, pixels
 from helpers.launching import launch_ranks, outcome
+from helpers.measurements import by_name, key_of
 from helpers.options import LOADED, PROBE, SHORT, TINY, altered
 from helpers.runs import result, run
 from helpers.tables import TRAIN, broken, image, table
@@ -24,7 +25,6 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import attentive, baselines
 from ssl_vit.jobs import cli
 from ssl_vit.models.encoder import Encoder
-from ssl_vit.pages import metric_tables
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.runs import environment
 
@@ -42,14 +42,14 @@ def test_a_frozen_encoder_is_measured_and_the_result_kept(
     capsys.readouterr()
     cli.evaluate(words)
     text = capsys.readouterr().out
-    metrics = json.loads(text.splitlines()[-1])["metrics"]
+    records = json.loads(text.splitlines()[-1])["measurements"]
     assert "frozen: mean of the patches" in text  # MPP's class token got no loss
     assert text.count("-shot (10 draws)") == 2
-    own = {name for name in metrics if not metric_tables.probe_prefix(name)}
+    own = {key.metric for key in map(key_of, records) if not key.subject}
     assert own == {"few_shot_1", "few_shot_5", "linear", "knn"}
-    assert all((one["n"], one["split"]) == (500, "test") for one in metrics.values())
+    assert all((one["n"], one["split"]) == (500, "test") for one in records)
     cli.evaluate(words)
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"] == metrics
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["measurements"] == records
 
 
 ODD = 0.123456789  # of no other figure
@@ -123,7 +123,7 @@ def test_a_runs_own_head_is_measured_as_when_it_was_trained(
         few = ["optim.steps=4", "eval.test=true", "data.test=0.01", "name=run"]
         folder = run(altered(tiny, f"recipe={recipe}", *few)).folder
     now = ssl_vit.evaluate(measured(folder, tmp_path, "probe.measures=[top1]")).metrics
-    was = result(folder)["metrics"]
+    was = by_name(result(folder))
     assert {name: one.value for name, one in now.items()} == {
         name: was[name]["value"] for name in ("top1", "top5", "majority_top1")
     }
@@ -261,7 +261,7 @@ def test_it_stands_beside_fresh_weights_and_is_measured_once_more_alike(words: l
     assert {*found.metrics} == {"attentive", "fresh_attentive", "commonest_attentive"}
     assert {one.n for one in found.metrics.values()} == {41}
     assert found.metrics["commonest_attentive"].value == 21 / 41
-    apart = found.metrics["fresh_attentive"].difference
+    apart = found.metrics["attentive"].differences["untrained"]
     own, fresh = (found.metrics[name].value for name in ("attentive", "fresh_attentive"))
     assert apart is not None and apart.mean == pytest.approx(own - fresh)
     assert found.images == 61 + 60 + 41
@@ -328,7 +328,7 @@ def test_two_processes_measure_as_one(words: list[str], tmp_path: Path) -> None:
     statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *given))
     assert statuses == [0, 0], outputs
     one, two = (result(tmp_path / name) for name in ("one", "two"))
-    assert one["metrics"] == two["metrics"] and one["images"] == two["images"]
+    assert one["measurements"] == two["measurements"] and one["images"] == two["images"]
 
 
 def test_tokens_that_do_not_fit_are_refused_with_how_many_do(

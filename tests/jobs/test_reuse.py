@@ -12,6 +12,7 @@ import torch
 
 import ssl_vit
 from helpers.images import two_classes
+from helpers.measurements import by_name
 from helpers.options import CLASSIFIER, TINY, altered
 from helpers.runs import result, run
 from ssl_vit.errors import UserError
@@ -191,7 +192,7 @@ def test_a_finished_run_is_measured_again_and_never_trained_again(
     tested = altered(untested, "eval.test=true")
     later = run(untested)
     export = (later.export / "model.safetensors").read_bytes()
-    assert "top1" not in result(later.folder)["metrics"]
+    assert "top1" not in by_name(result(later.folder))
     bare = shutil.copytree(later.folder, later.folder.parent / "bare")
     shutil.rmtree(bare / "checkpoints")
     capsys.readouterr()
@@ -199,7 +200,7 @@ def test_a_finished_run_is_measured_again_and_never_trained_again(
     again = "is measured again with other values: eval.test (False there, True here)"
     assert again in capsys.readouterr().out
     now = result(later.folder)
-    assert now["metrics"] == result(tuned)["metrics"]  # which was tested at once
+    assert now["measurements"] == result(tuned)["measurements"]  # which was tested at once
     assert (later.export / "model.safetensors").read_bytes() == export
     cli.finetune(tested)
     assert "measured again" not in capsys.readouterr().out

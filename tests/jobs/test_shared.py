@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from helpers.launching import launch_ranks, outcome
+from helpers.measurements import by_name
 from helpers.options import LOADED, altered
 from helpers.runs import run
 from ssl_vit.jobs import cli
@@ -41,7 +42,7 @@ def files(study: Path) -> set[str]:
 
 
 def metrics(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text())["metrics"]
+    return by_name(json.loads((folder / "result.json").read_text()))
 
 
 def evaluated(init: Path, out: Path, name: str, *more: str) -> dict:

@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from helpers.launching import launch
+from helpers.measurements import by_name
 from helpers.options import TINY, altered
 from helpers.runs import (
     assert_goes_on_exactly,
@@ -66,7 +67,7 @@ def test_a_run_leaves_what_the_design_says(unbroken: Path) -> None:
     assert {*files, *folders, "report.html"} <= {path.name for path in unbroken.iterdir()}
     made = result(unbroken)
     assert made["steps"] == 12 and made["images"] == 12 * 16
-    assert made["metrics"]["loss"]["n"] == 24 * 8, (
+    assert by_name(made)["loss"]["n"] == 24 * 8, (
         "24 held-out images of 16 patches, half of them hit"
     )
     assert [row["step"] for row in rows(unbroken)] == [2, 4, 6, 8, 10, 12]
@@ -260,7 +261,7 @@ def test_real_images_train(real_images: Path, tiny: list[str]) -> None:
         words = [word for word in tiny if not word.startswith("data.size")]
         place = f"data.path={real_images / name}"
         done = run(altered(words, f"data={name}", place, "optim.steps=3", "model.patch=8"))
-        assert done.result()["metrics"]["loss"]["value"] < 6.3, "ln 512 is 6.24"
+        assert done.result().metrics["loss"].value < 6.3, "ln 512 is 6.24"
 
 
 @pytest.mark.parametrize(

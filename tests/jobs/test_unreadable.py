@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.launching import launch_ranks, outcome
+from helpers.measurements import by_name
 from helpers.options import SHORT, TINY, altered
 from helpers.runs import result
 from helpers.tables import broken, image, table
@@ -47,7 +48,8 @@ def test_held_out_images_and_probes_count_each_readable_image_once(
     assert f"held-out images: {readable}." in out
     assert f"{readable} held out" in out and f"k-NN of {readable} labelled held-out images" in out
     found = result(tmp_path / "run")
-    assert found["metrics"]["corrupted"]["n"] == found["metrics"]["probe_knn"]["n"] == readable
+    counts = {name: measurement["n"] for name, measurement in by_name(found).items()}
+    assert counts["corrupted"] == counts["probe_knn"] == readable
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert found["measured_on"] == environment["measured_on"] == {"validation": readable}
 
@@ -59,7 +61,7 @@ def test_fine_tuning_and_evaluation_count_each_readable_image_once(
     tune = ["recipe=finetune", f"init={tmp_path}/run", images, f"out={tmp_path}", "name=tuned"]
     cli.finetune([*altered(tune, *SHORT), "data.size=16", "data.validation=validation"])
     tuned = result(tmp_path / "tuned")
-    assert tuned["metrics"]["top1"]["n"] == TESTED - 1
+    assert by_name(tuned)["top1"]["n"] == TESTED - 1
     assert tuned["measured_on"] == {"validation": HELD_OUT - 1, "test": TESTED - 1}
     measures = ["probe.measures=[knn,linear,few_shot,top1]", "probe.shots=[1]", "probe.steps=2"]
     given = [
@@ -71,6 +73,6 @@ def test_fine_tuning_and_evaluation_count_each_readable_image_once(
     ]
     cli.evaluate([*given, *measures, "probe.neighbors=2", "data.validation=validation"])
     measured = result(tmp_path / "measured")
-    counts = {name: metric["n"] for name, metric in measured["metrics"].items()}
+    counts = {name: measurement["n"] for name, measurement in by_name(measured).items()}
     assert set(counts.values()) == {TESTED - 1}, counts
     assert measured["measured_on"]["test"] == TESTED - 1

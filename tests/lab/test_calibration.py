@@ -14,7 +14,7 @@ from ssl_vit.lab.compare import PredictionOutcomes
 from ssl_vit.lab.results import FRESH_FOLDER, Results
 from ssl_vit.lab.study import read, record
 from ssl_vit.lab.study import tasks as tasks_
-from ssl_vit.lab.study.read import UNTRAINED
+from ssl_vit.measurements import UNTRAINED
 from ssl_vit.recipe.given import Given
 
 pytestmark = pytest.mark.slow

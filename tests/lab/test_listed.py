@@ -8,7 +8,6 @@ import pytest
 from helpers.run_pages import make_run
 from ssl_vit.lab.runs import listed
 from ssl_vit.pages.run_record import read_run
-from ssl_vit.recipe.records.run import Measured
 
 
 def runs(folder: Path) -> list[listed.ListedRun]:
@@ -74,7 +73,7 @@ def test_a_list_has_the_compute_of_all_that_the_weights_came_through(tmp_path: P
 def test_a_list_counts_labelled_images_as_the_page_does(tmp_path: Path) -> None:
     """Two counts of one k-NN, of the whole split here and of its labelled images there."""
     environment = {"measured_on": {"test": 10_000}}
-    found = {"knn": Measured(value=0.5, split="test", n=4_000).content()}
+    found = {"knn": {"value": 0.5, "split": "test", "n": 4_000}}
     make_run(tmp_path / "a", found=found, environment=environment)
     (run,) = runs(tmp_path)
     assert run.count("knn") == 4_000 and listed.metric_text(run, "knn") == "50.00% (n = 4,000)"

@@ -484,5 +484,5 @@ def test_a_real_run_that_is_stopped_and_killed_ends_as_an_undisturbed_one(tmp_pa
     printed = study.communicate(timeout=300)
     assert study.returncode == 0, printed
     undisturbed = ssl_vit.pretrain([*words, f"out={tmp_path}", "name=undisturbed", "seed=0"])
-    found = json.loads((run / "result.json").read_text())["metrics"]
-    assert found == undisturbed.content()["metrics"]
+    found = json.loads((run / "result.json").read_text())["measurements"]
+    assert found == undisturbed.content()["measurements"]

@@ -10,6 +10,7 @@ import pytest
 
 import ssl_vit
 from helpers import arm_studies
+from helpers.measurements import altered_records, by_name
 from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report_pages as report_tool
@@ -69,13 +70,9 @@ def copied(runs: Path, name: str) -> Path:
 
 def measured(run: Path, **values: dict) -> None:
     """The run with other facts of its metrics."""
-    found = content(run / "result.json")["metrics"]
-    alter(
-        run / "result.json",
-        metrics={
-            name: one | values.get(name, values.get("all", {})) for name, one in found.items()
-        },
-    )
+    result = content(run / "result.json")
+    changes = {name: values.get(name, values.get("all", {})) for name in by_name(result)}
+    alter(run / "result.json", measurements=altered_records(result, changes))
 
 
 def record(capsys: pytest.CaptureFixture, *options: str) -> dict:
@@ -110,7 +107,7 @@ def test_runs_are_listed_with_state_metrics_and_disk(
     }
     result = content(runs / "first" / "result.json")
     first = next(one for one in made if one["name"] == "first")
-    assert first["metrics"] == result["metrics"]
+    assert first["measurements"] == result["measurements"]
     assert (first["step"], first["steps"]) == (2, 2)
     assert first["total_exaflop"] == result["total_exaflop"]
     used = subprocess.run(
@@ -217,7 +214,7 @@ def test_runs_are_listed_the_newest_first(runs: Path, capsys: pytest.CaptureFixt
 def test_in_python_the_runs_are_a_frame_and_in_a_notebook_a_table(runs: Path) -> None:
     found = ssl_vit.list_runs(runs, sort="name")
     assert [*found.frame["name"]] == ["first", SECOND]
-    loss = content(runs / "first" / "result.json")["metrics"]["loss"]["value"]
+    loss = by_name(content(runs / "first" / "result.json"))["loss"]["value"]
     assert found.frame["loss"][0] == loss and found.frame["state"][0] == "finished"
     assert found._repr_html_().count("<tr") == 3 and "<td>first</td>" in found._repr_html_()
     assert names(ssl_vit.list_runs(runs, best="loss").groups) == [["first", SECOND]]

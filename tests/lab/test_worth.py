@@ -22,6 +22,7 @@ from helpers import made_studies
 from helpers.images import put
 from helpers.launchers import until
 from helpers.launching import ROOT
+from helpers.measurements import written
 from helpers.options import TINY, altered
 from helpers.reports import table
 from helpers.resolving import parse_request, resolve
@@ -1047,7 +1048,7 @@ def test_each_arm_confirms_what_its_own_tuning_chose(tmp_path: Path) -> None:
             best += is_best
             (tmp_path / name).mkdir()
             accuracy = {"value": 0.5 + 0.1 * is_best, "n": 100, "split": "validation"}
-            result = json.dumps({"metrics": {"accuracy": accuracy}})
+            result = json.dumps({"measurements": written({"accuracy": accuracy})})
             (tmp_path / name / "result.json").write_text(result)
     finals = [task for task in found.values() if task.run.startswith("final")]
     assert best == len(chosen) and len(finals) == 2 * 2 * 3

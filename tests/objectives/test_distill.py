@@ -212,8 +212,8 @@ def test_a_run_goes_on_exactly_without_its_teacher(
     for place in ("teacher", "vit"):
         shutil.rmtree(tmp_path / place, ignore_errors=True)
     assert_same_end(whole, run([f"recipe={folder}/recipe.yaml"]).folder)
-    assert (result(whole)["metrics"], result(whole)["total_exaflop"]) == (
-        result(folder)["metrics"],
+    assert (result(whole)["measurements"], result(whole)["total_exaflop"]) == (
+        result(folder)["measurements"],
         result(folder)["total_exaflop"],
     )
 

@@ -185,7 +185,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_short_run_beats_its_baselines(trained: Run) -> None:
-    metrics = {name: entry["value"] for name, entry in trained.result()["metrics"].items()}
+    metrics = {name: entry.value for name, entry in trained.result().metrics.items()}
     assert metrics["chance_loss"] == pytest.approx(0.8 * math.log(16))
     assert metrics["loss"] < metrics["chance_loss"] - 0.05
     assert metrics["accuracy"] > 2 * metrics["chance"] == pytest.approx(2 / 16)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ssl_vit.metrics import find_baseline
+from ssl_vit.measurements import read_flat_name
 from ssl_vit.pages import curves
 from ssl_vit.pages.curves import Curve
 
@@ -11,7 +11,9 @@ def levels(**values: float) -> dict[str, list[str]]:
     """{title: the lines that are baselines}, with two underscores for a slash."""
     steps = np.array([10, 20])
     found = {
-        name: Curve(steps, np.array([value if find_baseline(name) else 0.5 * value, value]))
+        name: Curve(
+            steps, np.array([value if read_flat_name(name).subject else 0.5 * value, value])
+        )
         for name, value in ((name.replace("__", "/"), value) for name, value in values.items())
     }
     charts = curves.charts(found)

@@ -7,6 +7,7 @@ import pytest
 
 import ssl_vit
 from helpers.images import put, two_classes
+from helpers.measurements import Measured, by_name, measurements
 from helpers.options import PROBE, SHORT, TINY, TUNE
 from helpers.options import altered as changed
 from helpers.resolving import resolve
@@ -14,7 +15,6 @@ from ssl_vit.formatting import FEW_IMAGES, few_images
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli
 from ssl_vit.pages import metric_tables, run_page, run_verdict
-from ssl_vit.recipe.records.run import Measured
 from ssl_vit.recipe.schema import option_for_more_held_out
 from ssl_vit.stats import wilson_interval
 
@@ -76,7 +76,7 @@ def test_there_is_no_baseline_of_one_image(tmp_path: Path, capsys: pytest.Captur
     text = capsys.readouterr().out
     assert "to beat     no baseline, because" in text
     assert "(to beat" not in text and "verdict" not in text
-    metrics = json.loads((tmp_path / "one" / "result.json").read_text())["metrics"]
+    metrics = by_name(json.loads((tmp_path / "one" / "result.json").read_text()))
     assert "accuracy_masked" in metrics and "commonest" not in metrics
 
 
@@ -139,7 +139,9 @@ def test_pages_say_of_how_many_images_a_figure_is(runs: Path) -> None:
 def test_n_is_of_images_where_a_metric_counts_patches() -> None:
     entry = Measured(value=0.5, split="validation", n=134)
     for measured_on, images in (({"validation": 5}, 5), ({}, 134)):
-        (one,) = metric_tables.read_metrics({"accuracy_masked": entry}, measured_on)
+        (one,) = metric_tables.read_metrics(
+            measurements({"accuracy_masked": entry}, measured_on), measured_on
+        )
         assert one.images == images
 
 
@@ -152,7 +154,7 @@ def test_a_model_card_is_as_careful(runs: Path) -> None:
 
 def verbs(entries: dict[str, Measured], measured_on: dict[str, int]) -> list[str]:
     """Whether the model beats each of its baselines."""
-    found = metric_tables.read_metrics(entries, measured_on)
+    found = metric_tables.read_metrics(measurements(entries, measured_on), measured_on)
     return [other.better for one in found for other in one.comparisons]
 
 
@@ -164,7 +166,8 @@ def test_results_on_two_sets_of_images_have_a_table_each() -> None:
         "top1": Measured(value=0.5272, split="test", n=239),
         "majority_top1": Measured(value=0.25, split="test", n=239),
     }
-    found = metric_tables.read_metrics(entries, {"validation": 9, "test": 239})
+    measured_on = {"validation": 9, "test": 239}
+    found = metric_tables.read_metrics(measurements(entries, measured_on), measured_on)
     held_out, test = (table for _, table in metric_tables.tables(found, page=True))
     assert (held_out.head[0], test.head[0]) == ("9 held-out images", "239 test images")
     (loss, accuracy), (top1,) = held_out.rows, test.rows
@@ -212,7 +215,7 @@ def test_a_network_whose_loss_is_not_finite_beats_nothing() -> None:
         (entries, ""),
         (broken, "It is not known how good this encoder is, because loss is not finite."),
     ):
-        readings = metric_tables.read_metrics(found, {"validation": 900})
+        readings = metric_tables.read_metrics(measurements(found), {"validation": 900})
         assert run_verdict.verdict(readings) == verdict
 
 
@@ -228,7 +231,9 @@ def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     """Wilson's of 80 of 239, by hand: centre 0.33734, half of it 0.05941."""
     entries = {"knn": Measured(value=80 / 239, split="test", n=239)}
-    ((_, table),) = metric_tables.tables(metric_tables.read_metrics(entries), page=True)
+    ((_, table),) = metric_tables.tables(
+        metric_tables.read_metrics(measurements(entries)), page=True
+    )
     assert table.head[0] == "239 test images"
     assert table.rows == [["k-NN", "33.47% (27.79 to 39.68)"]]
 

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from helpers import arm_studies as arms
+from helpers.measurements import by_name
 from helpers.options import ROOT
 from helpers.reports import Page
 from helpers.resolving import resolve, resolved
-from helpers.run_pages import EVIL, OPTIONS, SVG, evil_run, make_run, rows
+from helpers.run_pages import EVIL, MEASURED, OPTIONS, SVG, evil_run, make_run, rows
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import finish
 from ssl_vit.lab import report_pages
@@ -206,7 +207,7 @@ def test_a_run_without_metrics(tmp_path):
     assert "Curves" not in page.text and not page.data
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "[" * 5000, '{"metrics": 3}', "\x00\xff"])
+@pytest.mark.parametrize("content", ["", "[1]", "[" * 5000, '{"measurements": 3}', "\x00\xff"])
 @pytest.mark.parametrize(
     "name", ["recipe.yaml", "environment.json", "metrics.jsonl", "result.json", "not_finite.json"]
 )
@@ -234,12 +235,12 @@ def test_lines_that_are_no_rows_are_left_out_and_counted(tmp_path):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1e308, 0])
 def test_numbers_that_cannot_be_have_a_page(value, tmp_path):
     """A share above 1 has no interval. An amount that is not finite is damage (test_records)."""
-    folder = make_run(tmp_path / "made", metrics=rows(loss=value, images_per_s=value))
+    found = {name: {"value": value, "n": 100, "split": "validation"} for name in MEASURED}
+    metrics = rows(loss=value, images_per_s=value)
+    folder = make_run(tmp_path / "made", metrics=metrics, found=found)
     result = json.loads((folder / "result.json").read_text())
     if math.isfinite(value):
         result |= dict.fromkeys(("seconds", "images", "exaflop", "device_hours"), value)
-    for entry in result["metrics"].values():
-        entry["value"] = value
     (folder / "result.json").write_text(json.dumps(result))
     page = page_of(folder)
     cells = [row[1] for table in page.tables if "this run" in table[0] for row in table[1:]]
@@ -457,7 +458,7 @@ def test_the_command(tmp_path, capsys):
     report_pages.main([str(folder), "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    assert found["state"] == "finished" and found["metrics"]["bad"]["value"] is None
+    assert found["state"] == "finished" and by_name(found)["bad"]["value"] is None
     assert lines[-1].endswith("made/report.html")
     study = arms.study(tmp_path / "gap")
     report_pages.main([str(study)])

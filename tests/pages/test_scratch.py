@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
+from helpers.measurements import written
 from helpers.options import TUNE, altered
 from helpers.resolving import resolved
 from ssl_vit import formatting
@@ -31,7 +32,7 @@ def run_at(folder: Path, name: str, *words: str, init: str = "scratch") -> Run:
     metrics = {"top1": {"value": 0.5, "split": "test", "n": 100}}
     result = {
         "finished": "2026-01-01T00:00:00+00:00",
-        "metrics": metrics,
+        "measurements": written(metrics),
         "steps": 2,
         "images": 16,
         "total_exaflop": 0.1,

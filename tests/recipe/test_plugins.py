@@ -13,13 +13,19 @@ import torch
 from helpers.hub_runs import refused
 from helpers.options import PROBE, ROOT, altered
 from helpers.resolving import resolve, resolved
-from ssl_vit import metrics
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
 from ssl_vit.jobs import cli, draw_figures, evaluate
 from ssl_vit.jobs import train as train_job
 from ssl_vit.lab.runs import tool as runs_tool
+from ssl_vit.measurements import (
+    NUMBER,
+    find_baseline,
+    find_metric,
+    read_flat_name,
+    use_plugin_rows,
+)
 from ssl_vit.models.encoder import build_encoder
 from ssl_vit.objectives import building
 from ssl_vit.pages import run_page
@@ -579,10 +585,10 @@ def test_metrics_of_a_plugin_may_have_any_name(
     assert printed.count("to beat 75.00%") == 2
     for folder, label in zip(folders, ("spread of views", "errors"), strict=True):
         assert f"guessing {label}" in card.render(open_run(folder), folder / "export")
-    with metrics.use_plugin_rows(read_run(folders[0]).environment.plugin_rows):
-        assert metrics.find_metric("probe_knn").unit == metrics.NUMBER
-    assert metrics.find_metric("knn").words == "k-NN"
-    baseline = metrics.find_baseline("variance")
+    with use_plugin_rows(read_run(folders[0]).environment.plugin_rows):
+        assert find_metric(read_flat_name("probe_knn")).unit == NUMBER
+    assert find_metric(read_flat_name("knn")).words == "k-NN"
+    baseline = find_baseline(read_flat_name("variance"))
     assert baseline is not None and baseline.called == "the training mean"
 
 

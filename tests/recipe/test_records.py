@@ -14,10 +14,11 @@ from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.records import Number, Record, Whole
 from ssl_vit.recipe.records.run import Environment, Result, RunEnvironment
 
+LOSS = {"metric": "loss", "value": 0.5, "split": "validation"}
 RESULT = {
     "steps": 3,
     "seconds": 1.5,
-    "metrics": {"loss": {"value": 0.5, "split": "validation"}},
+    "measurements": [LOSS],
     "finished": "then",
 }
 BEST = {"metric": "loss", "step": 3, "value": 0.5}
@@ -53,10 +54,10 @@ class One(Record):
         ({"data": ["train"]}, RunEnvironment, "^data"),
         (RESULT | {"best": BEST | {"step": None, "value": None}}, Result, None),
         # what diverged is a result, and what was not counted null
-        (RESULT | {"metrics": {"loss": {"value": math.nan, "split": "test"}}}, Result, None),
+        (RESULT | {"measurements": [LOSS | {"value": math.nan}]}, Result, None),
         (RESULT | {"exaflop": None}, Result, None),
         (RESULT | {"steps": None}, Result, "steps: expected a valid integer"),
-        (RESULT | {"metrics": {"loss": {"value": "0.5", "split": "x"}}}, Result, "metrics.loss.v"),
+        (RESULT | {"measurements": [LOSS | {"value": "0.5"}]}, Result, "measurements.0.v"),
         (RESULT | {"seconds": 10**400}, Result, "seconds: "),
         (RESULT | {"seconds": math.nan}, Result, "seconds: expected a finite number"),
         (RESULT | {"exaflop": math.inf}, Result, "exaflop: expected a finite number"),
@@ -86,7 +87,7 @@ def test_what_is_read_is_a_mapping_and_written_as_it_was(tmp_path: Path) -> None
     assert json.dumps(found.content(), sort_keys=True) == json.dumps(later, sort_keys=True)
     assert found.has("images") and not found.has("images", "exaflop")
     assert "more" in found and "best" not in found and found["exaflop"] is None
-    assert found["more"] == {"x": [1, None]} and found["metrics"]["loss"]["value"] == 0.5
+    assert found["more"] == {"x": [1, None]} and found["measurements"][0]["value"] == 0.5
     for name in ("model_dump", "content", "less"):
         with pytest.raises(KeyError):
             found[name]

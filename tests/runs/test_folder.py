@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from helpers.hub_runs import refused
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.operation import Compute
-from ssl_vit.recipe.records.run import Measured, Result
+from ssl_vit.recipe.records.run import Measurement, Result
 from ssl_vit.recipe.schema import Data, Optim, Recipe
 from ssl_vit.runs.folder import LEFT, Run
 from ssl_vit.runs.identity import recipe_hash
@@ -171,22 +171,23 @@ def test_a_line_that_is_no_row_is_passed_over(begun: Run, line: bytes) -> None:
 
 def test_a_result_is_there_once_the_run_is_finished(begun: Run) -> None:
     assert begun.result() is None
-    loss = Measured(value=0.1, split="validation")
-    result = Result(steps=5, seconds=1.5, metrics={"loss": loss}, finished="then")
+    loss = Measurement(metric="loss", value=0.1, split="validation")
+    result = Result(steps=5, seconds=1.5, measurements=[loss], finished="then")
     begun.finish(result)
     assert begun.result() == result
-    assert result["metrics"]["loss"]["value"] == 0.1  # as scripts of users read it
+    assert result["measurements"][0]["value"] == 0.1  # as scripts of users read it
+    assert result.metrics["loss"].value == 0.1
     with pytest.raises(KeyError):
         result["mertics"]
 
 
-RESULT = '{"steps": %s, "seconds": %s, "metrics": %s, "finished": "x"}'
-NO_METRICS = ("[]", '{"a": {"value": null, "split": "test"}}')
+RESULT = '{"steps": %s, "seconds": %s, "measurements": %s, "finished": "x"}'
+NO_RECORDS = ("{}", '[{"metric": "a", "value": null, "split": "test"}]')
 DAMAGED = [
     *(b"", b"{", b"{}", b"[]", b'{"steps": 5}', b"\xff", DEEP),
-    *((RESULT % (steps, 1, "{}")).encode() for steps in ('"4"', "true")),
-    (RESULT % (4, "1" + "0" * 400, "{}")).encode(),
-    *((RESULT % (4, 1, metrics)).encode() for metrics in NO_METRICS),
+    *((RESULT % (steps, 1, "[]")).encode() for steps in ('"4"', "true")),
+    (RESULT % (4, "1" + "0" * 400, "[]")).encode(),
+    *((RESULT % (4, 1, records)).encode() for records in NO_RECORDS),
 ]
 
 

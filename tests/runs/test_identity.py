@@ -312,7 +312,7 @@ def test_a_plugin_runs_only_where_the_command_line_names_it(
     for typed in (made.options, [f"recipe={path}"], [f"recipe={path}", "name=again"]):
         assert f"plugin={plugin}" in refused(found, typed)
     options = evaluation(made.folder, tmp_path / "runs", place / "a" / "own")
-    assert evaluate.evaluate(found(options)[0])["metrics"]
+    assert evaluate.evaluate(found(options)[0])["measurements"]
     found(["recipe=finetune", *altered(options[1:-1], "name=fine")])
     assert not ran.exists()
     # it was made without one

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from helpers.exports import of_timm
 from helpers.hub_runs import refused
 from helpers.launching import free_port, interpreter, launch_ranks, outcome
+from helpers.measurements import by_name
 from helpers.options import ROOT, TINY, altered
 from helpers.resolving import resolve
 from helpers.runs import assert_alike, rows, run
@@ -180,7 +181,7 @@ def test_the_best_checkpoint_is_exported(trained, way: str) -> None:
     result = json.loads((folder / "result.json").read_text())
     losses = {row["step"]: row.get("validation/loss") for row in rows(folder)}
     assert losses[4] > losses[STEPS] and result["best"]["step"] == 4 and result["steps"] == STEPS
-    assert result["metrics"]["loss"]["value"] == pytest.approx(losses[4], rel=1e-6)
+    assert by_name(result)["loss"]["value"] == pytest.approx(losses[4], rel=1e-6)
     name = "patch_embed.proj.weight"
     (there,) = (w for key, w in saved(folder, 4)["objective"].items() if key.endswith(name))
     assert torch.equal(export(folder)[name], there)

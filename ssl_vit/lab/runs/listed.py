@@ -17,16 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from ...errors import UserError
 from ...formatting import format_bytes, format_duration, format_value, text_line
-from ...metrics import (
-    FRESH,
-    PROBED,
-    Row,
-    has_direction,
-    in_order,
-    is_frozen_metric,
-    rows_of_run,
-    use_plugin_rows,
-)
+from ...measurements import UNTRAINED, Row, flat_name, read_flat_name, rows_of_run, use_plugin_rows
+from ...metrics import has_direction, in_order, is_frozen_metric
 from ...pages.metric_tables import (
     MetricReading,
     is_no_better,
@@ -144,20 +136,21 @@ class ListedRun:
 
     @property
     def rows(self) -> list[Row]:
-        """Definitions of the run's metrics and baselines (`metrics.rows_of_run`)."""
-        return rows_of_run(self.record.environment.plugin_rows, self.record.metrics())
+        """Definitions of the run's metrics and baselines (`measurements.rows_of_run`)."""
+        measured = [measurement.key for measurement in self.record.measurements()]
+        return rows_of_run(self.record.environment.plugin_rows, measured)
 
     @cached_property
     def measured(self) -> dict[str, MetricReading]:
         """Finite metrics with baselines, by name."""
         with use_plugin_rows(self.record.environment.plugin_rows):
-            with_baselines = read_metrics(self.record.metrics(), self.record.measured_on)
+            with_baselines = read_metrics(self.record.measurements(), self.record.measured_on)
         return {reading.name: reading for reading in with_baselines if math.isfinite(reading.value)}
 
     def has_direction(self, metric: str) -> bool:
         """Return whether the better direction of a metric is known, higher or lower."""
         with use_plugin_rows(self.rows):
-            return has_direction(metric)
+            return has_direction(read_flat_name(metric))
 
     def value(self, metric: str) -> float | None:
         """Return the value of a metric, or None without a measurement."""
@@ -171,7 +164,7 @@ class ListedRun:
         """Return the value of untrained weights on the same images, or None."""
         baselines = self.measured[metric].comparisons if metric in self.measured else []
         return next(
-            (baseline.value for baseline in baselines if baseline.substitute == FRESH), None
+            (baseline.value for baseline in baselines if baseline.substitute == UNTRAINED), None
         )
 
     def best_baseline(self, metric: str) -> float | None:
@@ -183,9 +176,9 @@ class ListedRun:
         reading = self.measured.get(metric)
         if reading is None:
             return None
-        # `substitute` says what replaces the encoder in the baseline; FRESH are untrained weights
+        # `substitute` says what replaces the encoder in the baseline
         values = [
-            baseline.value for baseline in reading.comparisons if baseline.substitute != FRESH
+            baseline.value for baseline in reading.comparisons if baseline.substitute != UNTRAINED
         ]
         best = max if reading.row.higher else min
         return best(values, default=None)
@@ -197,30 +190,23 @@ class ListedRun:
         """
         return seen_text.learned_labels(self.record.seen, split)
 
-    @property
-    def frozen_measure(self) -> str | None:
-        """Name of the frozen encoder's most important metric, or None without any.
-
-        Metrics of test images are more important than metrics of other images.
-        """
-        with use_plugin_rows(self.rows):
-            metrics = [name for name in in_order(self.measured) if is_frozen_metric(name)]
-        for name in metrics:
-            if self.measured[name].split == "test":
-                return name
-        return metrics[0] if metrics else None
+    def _in_order(self) -> list[MetricReading]:
+        """Return the measured metrics, the most important first. Call this with the run's rows."""
+        keys = in_order(reading.key for reading in self.measured.values())
+        return [self.measured[flat_name(key)] for key in keys]
 
     def frozen(self) -> str | None:
         """Describe the frozen encoder's accuracy and the difference from untrained weights.
 
-        The accuracy and the difference each have a 95% interval. The result is None if the run did
+        The accuracy and the difference each have a 95% interval. The accuracy is the most important
+        metric of the frozen encoder, preferably on test images. The result is None if the run did
         not measure the frozen encoder.
         """
-        name = self.frozen_measure
-        if name is None:
-            return None
-        reading = self.measured[name]
         with use_plugin_rows(self.rows):
+            readings = [reading for reading in self._in_order() if is_frozen_metric(reading.key)]
+            if not readings:
+                return None
+            reading = min(readings, key=lambda reading: reading.split != "test")
             # compared with itself, the metric gets no note on its number of images
             name = measure_text(reading, largest=reading)
             return f"{name} {value_with_fresh(reading)}{_caveats(self, reading)}"
@@ -235,28 +221,26 @@ class ListedRun:
             test: Whether to take a metric of test images (True) or of other images (False).
         """
         with use_plugin_rows(self.rows):
-            for name in in_order(self.measured):
-                is_tested = self.measured[name].split == "test"
-                if is_tested == test and not is_frozen_metric(name):
-                    return f"{name} {metric_text(self, name)}"
+            for reading in self._in_order():
+                is_tested = reading.split == "test"
+                if is_tested == test and not is_frozen_metric(reading.key):
+                    return f"{reading.name} {metric_text(self, reading.name)}"
         return None
 
     def content(self) -> dict[str, Any]:
         """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes.
 
         Only columns that can be sorted are included, because their values are numbers or names. The
-        other columns are texts about metrics, which are included as numbers under `metrics`. `seen`
-        counts the test and held-out images that the run, or a run that its weights come from, was
-        trained on.
+        other columns are texts about metrics, whose numbers are in `measurements`. `seen` counts
+        the test and held-out images that the run, or a run that its weights come from, was trained
+        on.
         """
         return {
             **{key: COLUMNS[key].value(self) for key in SORTED_BY},
             "ended": self.ended and self.ended.isoformat(timespec="seconds"),
             "folder": str(self.record.folder),
             "steps": self.record.steps,
-            "metrics": {
-                name: measured.content() for name, measured in self.record.metrics().items()
-            },
+            "measurements": [measurement.content() for measurement in self.record.measurements()],
             "seen": [images.content() for images in self.record.seen],
         }
 
@@ -523,16 +507,17 @@ def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
     - Any other metric on training images: as on held-out images, and also the keys that choose the
       training images.
     """
-    split, environment = run.measured[metric].split, run.record.environment
+    reading, environment = run.measured[metric], run.record.environment
+    split = reading.split
     learned = run.count_learned(split)
     facts = {"split": split, **_comparable_facts(run, split, run.count(metric))}
     # runs whose images are unknown are comparable with no other run
     facts.setdefault("images", f"unknown images of {run.name}")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
-    if is_frozen_metric(metric):
+    if is_frozen_metric(reading.key):
         facts.pop("objective", None)
         num_fitted = environment.images.get("train")
-        if metric.startswith(PROBED):  # measured by a training run, on fewer images
+        if reading.key.is_probe:  # measured by a training run, on fewer images
             num_fitted = run.record.result.learned_from if run.record.result else None
         facts["training images"] = f"{num_fitted:,}" if num_fitted else NONE
         return facts

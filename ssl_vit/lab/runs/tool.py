@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, suggest
 from ...formatting import format_bytes, format_count, list_names, plain_table, text_line
+from ...measurements import read_flat_name
 from ...metrics import is_model_metric
 from ...pages.run_record import read_run
 from ...recipe.given import Arguments
@@ -60,7 +61,7 @@ class RunTable:
             settings = {key: run.settings.get(key) for key in keys}
             metrics = {metric: run.value(metric) for metric in run.measured}
             rows.append(run.content() | settings | metrics)
-        return DataFrame(rows).drop(columns="metrics")
+        return DataFrame(rows).drop(columns="measurements")
 
     def content(self) -> dict[str, Any]:
         """Return the dictionary that `--json` prints."""
@@ -147,7 +148,7 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
             metric are better.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
-    if metric not in metrics and not is_model_metric(metric):
+    if metric not in metrics and not is_model_metric(read_flat_name(metric)):
         raise UserError(
             f"best={metric}: this is a baseline, such as untrained weights, or a count. Name a"
             " metric of the trained model, such as knn."

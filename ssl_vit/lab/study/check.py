@@ -11,16 +11,16 @@ from typing import Any
 
 from ...errors import UserError, suggest
 from ...formatting import list_names
-from ...metrics import (
+from ...measurements import (
     PIXEL_SHARE,
-    PROBED,
-    Metric,
+    MetricKey,
     all_metrics,
     find_metric,
-    has_direction,
-    is_frozen_metric,
+    flat_name,
+    read_flat_name,
     use_plugin_rows,
 )
+from ...metrics import has_direction, is_frozen_metric
 from ...recipe.check import check_place
 from ...recipe.declaration import predicts_labels
 from ...recipe.init_source import SCRATCH
@@ -174,11 +174,11 @@ def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> No
     _check_measured(f"{place}: best.by", best.by or "accuracy", best.of, tool, recipe)
 
 
-def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
+def _check_measured(place: str, measure: str, run: str, tool: str, recipe: Recipe) -> None:
     """Check that a run measures a metric, and that it is known whether higher or lower is better.
 
     Args:
-        key: Key of the study file that names the metric, for error messages.
+        place: Key of the study file that names the metric, for error messages.
         measure: Name of the metric, for example `probe_knn`.
         run: Name of the run, for error messages.
         tool: Tool of the run, for example `pretrain`.
@@ -191,16 +191,16 @@ def _check_measured(key: str, measure: str, run: str, tool: str, recipe: Recipe)
         metrics = _measured_metrics(tool, recipe)
         # also allowed: metrics by which no report compares arms, such as `loss_masked`
         allowed = [*metrics, *(metric.name for metric in all_metrics() if not metric.is_compared)]
-        name = measure.rpartition("/")[2]  # `loss` for `mae/loss`, a part of a sum of objectives
-        needs_no_probe = not (name.startswith(PROBED) or _needs_probe(find_metric(name)))
+        key = read_flat_name(measure)
+        needs_no_probe = not (key.is_probe or _needs_probe(key))
         # the objective of a plugin may measure anything in pre-training, but probes are known
-        if name not in allowed and not (tool == "pretrain" and needs_no_probe):
+        if key.name not in allowed and not (tool == "pretrain" and needs_no_probe):
             text = f"run {run} does not measure this metric, {suggest(measure, metrics)}"
-            raise UserError(f"{key}: {measure}: {text}")
-        if not has_direction(measure):
+            raise UserError(f"{place}: {measure}: {text}")
+        if not has_direction(key):
             text = "ssl_vit does not know whether higher or lower values of this metric are better."
             remedy = "Use another metric, or declare a Metric of this name in the plugin."
-            raise UserError(f"{key}: {measure}: {text} {remedy}")
+            raise UserError(f"{place}: {measure}: {text} {remedy}")
 
 
 def _measured_metrics(tool: str, recipe: Recipe) -> list[str]:
@@ -215,22 +215,26 @@ def _measured_metrics(tool: str, recipe: Recipe) -> list[str]:
         return [*probe_metrics, "loss"]
     # the metrics by which reports compare arms, such as `accuracy`. Others, such as `loss_masked`,
     # only describe the course of training
-    compared_metrics = [metric for metric in all_metrics() if metric.is_compared]
-    classifier_metrics = [metric.name for metric in compared_metrics if not _needs_probe(metric)]
+    compared_metrics = [metric.name for metric in all_metrics() if metric.is_compared]
+    classifier_metrics = [
+        name for name in compared_metrics if not _needs_probe(read_flat_name(name))
+    ]
     return [*classifier_metrics, *probe_metrics]
 
 
-def _needs_probe(metric: Metric) -> bool:
+def _needs_probe(key: MetricKey) -> bool:
     """Return whether only probes measure the metric."""
-    return metric.unit == PIXEL_SHARE or is_frozen_metric(metric.name)
+    return find_metric(key).unit == PIXEL_SHARE or is_frozen_metric(key)
 
 
 def _online_probe_metrics(recipe: Recipe) -> list[str]:
     """Return the metrics of the probes during training, such as `probe_knn`, of a recipe."""
     if recipe.probe.every:
-        return [PROBED + name for name in recipe.probe.metrics_of(recipe.probe.measures)]
-    has_knn = recipe.eval.knn and not predicts_labels(recipe.objective)
-    return [f"{PROBED}knn"] if has_knn else []
+        measured = recipe.probe.metrics_of(recipe.probe.measures)
+    else:
+        has_knn = recipe.eval.knn and not predicts_labels(recipe.objective)
+        measured = ["knn"] if has_knn else []
+    return [flat_name(MetricKey(name, is_probe=True)) for name in measured]
 
 
 def add_recipe_values(tasks: Tasks, resolved: Recipes) -> Tasks:

@@ -8,20 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import UserError
-from ...metrics import (
-    PROBED,
-    Row,
-    find_metric,
-    in_order,
-    is_model_metric,
-    metric_label,
-    score,
-    use_plugin_rows,
-)
+from ...measurements import Row, find_metric, flat_name, read_flat_name, use_plugin_rows
+from ...metrics import in_order, is_model_metric, metric_label, score
 from ...recipe import records
 from ...recipe.keys import Values
 from ...recipe.records import Record
-from ...recipe.records.run import Environment, Measured
+from ...recipe.records.run import Environment, Measurement
 from ...recipe.schema import Recipe
 from ...recipe.words import write_all
 from ...runs.identity import STUDY_HINT
@@ -35,7 +27,7 @@ RESULT = "result.json"
 class TaskResult(Record):
     """Part of a task's result.json that a study needs. A launcher works without the seconds."""
 
-    metrics: dict[str, Measured]
+    measurements: list[Measurement]
     seconds: float = 0.0
 
 
@@ -158,13 +150,14 @@ def describe_result(job: StudyJob, name: str) -> str:
 
 
 def _describe_result(job: StudyJob, name: str) -> str:
-    metrics = read_result(job.folder, name).metrics
+    result = read_result(job.folder, name)
+    measurements = {entry.key: entry for entry in result.measurements}
     choices = (task.best for task in job.tasks.values() if task.best and name in task.tries)
-    deciding_measures = [measure for _, measure in choices]
-    listed_metrics = in_order(filter(is_model_metric, metrics))
-    for measure in (*deciding_measures, *job.measures, *listed_metrics):
-        for metric in (measure, PROBED + measure):
-            if entry := metrics.get(metric):
+    measures = [*(measure for _, measure in choices), *job.measures]
+    listed_metrics = in_order(filter(is_model_metric, measurements))
+    for measure in (*map(read_flat_name, measures), *listed_metrics):
+        for metric in (measure, measure._replace(is_probe=True)):
+            if entry := measurements.get(metric):
                 return (
                     f"{metric_label(metric)} {find_metric(metric).text(entry.value)}"
                     f" ({entry.split})"
@@ -224,7 +217,7 @@ def format_tried_measures(task: Task, tasks: Tasks, folder: Path) -> list[str]:
     tries, measure = task.best
     # the metrics that plugins declare are known only inside this block
     with use_plugin_rows(*_declared(folder, tries)):
-        metric = find_metric(measure)
+        metric = find_metric(read_flat_name(measure))
     scores = sorted(_mean_scores(task, tasks, folder).values(), reverse=True)
     # a score is the measure itself, or its negative if lower values are better
     return [metric.text(score if metric.higher else -score) for score in scores]
@@ -252,16 +245,19 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     scores: dict[str, list[float]] = {str(tasks[name].tried): [] for name in tries}
     # the metrics that plugins declare are known only inside this block
     with use_plugin_rows(*_declared(folder, tries)):
+        key = read_flat_name(measure)
         for name in tries:
             if has_result(folder, name):
-                metrics = read_result(folder, name).metrics
-                if measure not in metrics:
-                    raise UserError(f"{where}: task {name} measured only {', '.join(metrics)}")
-                value, split = metrics[measure].value, metrics[measure].split
+                result = read_result(folder, name)
+                measurements = {entry.key: entry for entry in result.measurements}
+                if key not in measurements:
+                    names = ", ".join(map(flat_name, measurements))
+                    raise UserError(f"{where}: task {name} measured only {names}")
+                split = measurements[key].split
                 if split != "validation":
                     text = f"task {name} measured {measure} on {split} images, not on held-out"
                     raise UserError(f"{where}: {text} images")
-                scores[str(tasks[name].tried)].append(score(measure, value))
+                scores[str(tasks[name].tried)].append(score(key, measurements[key].value))
     seeds = max(1, *map(len, scores.values()))
     means = {
         setting: sum(values) / seeds

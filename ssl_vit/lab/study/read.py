@@ -24,6 +24,7 @@ from pydantic import (
 
 from ...errors import UserError, suggest
 from ...formatting import option_text
+from ...measurements import UNTRAINED
 from ...metrics import TESTED
 from ...recipe.keys import Values, convert
 from ...recipe.parsing import flatten, load_yaml
@@ -48,7 +49,6 @@ COLUMNS = {
 }
 ALL = "all"  # key under a name of an axis: options of every run over the axis
 SEED = "seed"  # {seed} in an option stands for the task's seed
-UNTRAINED = "untrained"  # name of the run in the results that measures untrained weights
 REFERENCE = re.compile(r"\{([^{}:]+)\}")  # does not match a mapping such as {layers: [1,1]}
 MOST_SEEDS = 1000
 LARGEST_SEED = 2**63

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...metrics import LOSS, Baseline, Metric
+from ...measurements import LOSS, Baseline, Metric
 from ...recipe.check import check_patches
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Fraction, Keys, Share, Width, key

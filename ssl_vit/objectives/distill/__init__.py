@@ -6,7 +6,7 @@ This file does not import torch.
 from typing import Any, Literal
 
 from ...formatting import option_text
-from ...metrics import LOSS, Baseline, Metric
+from ...measurements import LOSS, Baseline, Metric
 from ...recipe.check import check_patches
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Keys, key

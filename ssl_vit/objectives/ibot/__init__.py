@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...metrics import LOSS, Metric
+from ...measurements import LOSS, Metric
 from ...recipe.declaration import Group
 from ...recipe.keys import Fraction, Share, key
 from ...recipe.schema import Recipe

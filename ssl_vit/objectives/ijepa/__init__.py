@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ...metrics import Metric
+from ...measurements import Metric
 from ...recipe.check import check_decoder, check_patches
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Depth, Keys, Part, Share, Width, key

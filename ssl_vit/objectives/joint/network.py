@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.batching import Batch
+from ...measurements import MetricKey, flat_name
 from ...models.encoder import Backbone
 from .. import base, building
 from ..base import Means, Metrics, Objective, Output
@@ -48,7 +49,7 @@ class Joint(Objective):
         for name, part in self._trained_parts():
             output = part(batch)
             losses.append(self.weights[name] * output.loss)
-            metrics |= {f"{name}/{key}": pair for key, pair in output.metrics.items()}
+            metrics |= _of_part(name, output.metrics)
         loss = torch.stack(losses).sum()
         # `combine_means` replaces the mean and keeps the count: parts count patches or labels
         return Output(loss, base.sums(loss=loss.expand(len(batch.key))) | metrics)
@@ -62,10 +63,14 @@ class Joint(Objective):
         mean loss and adds nothing, because it had no gradient. If no part has a mean loss, the
         result has no "loss".
         """
-        parts = [name for name, _ in self._trained_parts() if f"{name}/loss" in means]
-        if not parts:
+        weights = {
+            flat_name(MetricKey("loss", part=name)): self.weights[name]
+            for name, _ in self._trained_parts()
+        }
+        losses = [loss for loss in weights if loss in means]
+        if not losses:
             return {name: pair for name, pair in means.items() if name != "loss"}
-        total = sum(self.weights[name] * means[f"{name}/loss"][0] for name in parts)
+        total = sum(weights[loss] * means[loss][0] for loss in losses)
         _, num_images = means["loss"]
         return means | {"loss": (total, num_images)}
 
@@ -78,11 +83,10 @@ class Joint(Objective):
             part.fit_baselines(batches)
 
     def baselines(self, batch: Batch) -> Metrics:
-        return {
-            f"{name}/{key}": pair
-            for name, part in self._trained_parts()
-            for key, pair in part.baselines(batch).items()
-        }
+        metrics: Metrics = {}
+        for name, part in self._trained_parts():
+            metrics |= _of_part(name, part.baselines(batch))
+        return metrics
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:
         """Return the panels of the first part that has panels."""
@@ -110,6 +114,11 @@ class Joint(Objective):
             for name, part in self.parts.items()
             if isinstance(part, Objective) and self.weights[name]
         ]
+
+
+def _of_part(part: str, metrics: Metrics) -> Metrics:
+    """Return metrics or baselines with the name of a part in front of their names."""
+    return {flat_name(MetricKey(name, part=part)): pair for name, pair in metrics.items()}
 
 
 def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:

@@ -4,7 +4,7 @@ embedding (Balestriero and LeCun, 2025).
 This file does not import torch.
 """
 
-from ...metrics import LOSS, Metric
+from ...measurements import LOSS, Metric
 from ...recipe.check import check_patches
 from ...recipe.declaration import Group, ObjectiveDeclaration
 from ...recipe.keys import Keys, Width, key

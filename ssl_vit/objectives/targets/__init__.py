@@ -5,7 +5,7 @@ This file does not import torch.
 
 from typing import Any
 
-from ...metrics import KINDS
+from ...measurements import PATCHES, MetricKey, flat_name
 from ...recipe.declaration import Group, TargetDeclaration
 from ...recipe.keys import Depth, Keys, Share, key
 
@@ -141,7 +141,7 @@ class TeacherFeatures(TargetDeclaration):
     any_channels = True
     any_length = False  # the teacher's momentum depends on the share of the run that is done
     # A collapsed encoder, with one feature for all patches of all images, has the lowest loss
-    no_measure = ("loss", *(f"loss_{kind}" for kind in KINDS))
+    no_measure = ("loss", *(flat_name(MetricKey("loss", patches=kind)) for kind in PATCHES))
 
     def build(self, settings: Any, encoder: Any) -> Any:
         from . import teacher_features

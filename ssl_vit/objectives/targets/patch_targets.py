@@ -233,7 +233,7 @@ class Target(RequiresMethods):
             corrupted_BN: Whether each patch is corrupted, bool.
 
         Returns:
-            {name of a `metrics.Baseline`: scores (B, N)}.
+            {name of a `measurements.Baseline`: scores (B, N)}.
         """
 
     def averages(self, progress: float, encoder: Encoder) -> Averages:

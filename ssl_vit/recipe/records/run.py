@@ -1,15 +1,13 @@
 """Records for the JSON files of a run's folder."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
-from ...metrics import Baseline, Metric, Row
+from ...measurements import SHARE, Baseline, Metric, MetricKey, Row, find_metric, flat_name
 from .. import declaration
 from . import MayLack, Number, Record, Whole
-
-if TYPE_CHECKING:
-    from ...stats import Interval
 
 
 class WithRecipe(Record):
@@ -40,54 +38,85 @@ class Copies(Record):
     relabelled: Whole = 0
 
 
-class Draws(Record):
-    """Number of draws of few-shot images that an accuracy averages, with a 95% interval over the
-    draws and the test images.
-    """
+class ConfidenceInterval(Record):
+    """95% interval."""
 
-    count: Whole
     low: Number
     high: Number
 
 
-class Measured(Record):
-    """Metric of result.json with the number of images or patches measured.
+class Measurement(Record):
+    """Value of a metric, of the model or of a baseline, on the images of a split.
 
-    A baseline on the same images also has the paired difference: the model's metric minus the
-    baseline's. `copies` is None if all of these images are distinct.
+    Attributes:
+        metric, subject, part, patches, is_probe: Fields of `key`. Empty fields are not written.
+        split: Split of the images: train, test, or validation for held-out images.
+        step: Step of the weights, or None if nothing was trained.
+        value: Value, which is NaN or infinite in a bad run.
+        n: Number of measured images, patches or labels.
+        copies: Number of repeated images, or None if all images are distinct.
+        draws: Number of random draws of few-shot images that an accuracy averages, or 0 for one.
+        interval: 95% interval of a share, such as an accuracy, of a known number of images. It says
+            how far the share may change with other images and, with `draws`, with other draws.
+        differences: `{subject: difference}`: a metric of the model minus the same metric of each
+            other subject on the same images, such as untrained weights.
     """
 
-    value: float  # NaN or infinite in a bad run
+    metric: str
+    subject: str = ""
+    part: str = ""
+    patches: str = ""
+    is_probe: bool = False
     split: str
+    step: MayLack[Whole] = None
+    value: float
     n: Whole | None = None
-    difference: MayLack[Difference] = None
     copies: MayLack[Copies] = None
-    draws: MayLack[Draws] = None  # only for few-shot
+    draws: Whole = 0
+    interval: MayLack[ConfidenceInterval] = None
+    differences: dict[str, Difference] = {}
 
-    def with_copies(self, copies: Copies | None) -> "Measured":
-        """Return the metric with the known copies, or the metric itself if there are none."""
-        return self.model_copy(update={"copies": copies}) if copies else self
+    @property
+    def key(self) -> MetricKey:
+        return MetricKey(self.metric, self.subject, self.part, self.patches, self.is_probe)
 
-    def interval(self, images: int) -> "Interval":
-        """Return the 95% interval of this metric, which must be a share such as an accuracy.
+    def with_interval(self, measured_on: Mapping[str, int] | None = None) -> "Measurement":
+        """Return a share with its interval. Other measurements stay the same.
 
-        The interval says how far the accuracy may change with other test images. For a few-shot
-        accuracy, it also covers other random draws of the few training images. This interval was
-        computed when the accuracy was measured, and is read from the record (`draws`).
+        The interval of several few-shot draws is known since the accuracy was measured.
 
         Args:
-            images: Number of independent test images.
+            measured_on: `{split: number of images}`, as for `independent_cases`.
         """
-        from ...stats import (  # imports numpy, which would slow down `--help`
-            Interval,
-            wilson_interval,
-        )
+        from ...stats import wilson_interval  # imports numpy, which would slow down `--help`
 
-        if self.draws:
-            return Interval(self.draws.low, self.draws.high)
+        cases = independent_cases(self.n, self.split, measured_on)
+        is_share = find_metric(self.key).unit == SHARE and 0 <= self.value <= 1
+        if self.draws or not cases or not is_share:
+            return self
         # if some images are copies of others, they count as fewer independent images
-        effective = self.copies.effective if self.copies else images
-        return wilson_interval(self.value, min(images, effective))
+        effective = self.copies.effective if self.copies else cases
+        low, high = wilson_interval(self.value, min(cases, effective))
+        return self.model_copy(update={"interval": ConfidenceInterval(low=low, high=high)})
+
+
+def known(**fields: Any) -> dict[str, Any]:
+    """Return the fields of a record that are neither None nor empty. Only these are written."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def independent_cases(n: int | None, split: str, measured_on: Mapping[str, int] | None) -> int:
+    """Return the number of independent cases that a metric was measured on.
+
+    The patches of an image are alike, so there are at most as many independent cases as images.
+
+    Args:
+        n: Number of measured cases, such as patches or images, or None if unknown.
+        split: Split of the cases.
+        measured_on: `{split: number of images}`. All cases count if the split is missing.
+    """
+    cases = n or 0
+    return min(cases, (measured_on or {}).get(split, cases))
 
 
 class Best(Record):
@@ -139,7 +168,7 @@ class Result(WithRecipe):
 
     steps: Whole
     seconds: Number
-    metrics: dict[str, Measured]
+    measurements: list[Measurement]
     finished: str
     images: MayLack[Number] = None
     exaflop: Number | None = None
@@ -156,6 +185,11 @@ class Result(WithRecipe):
     learned_from: MayLack[Whole] = None  # labelled training images of the probes of a training run
     # measured images that this run and the runs before it were trained on
     seen: MayLack[list[SeenImages]] = None
+
+    @property
+    def metrics(self) -> dict[str, Measurement]:
+        """The measurements by their flat names, such as `knn` or `fresh_knn`."""
+        return {flat_name(measurement.key): measurement for measurement in self.measurements}
 
 
 class CountedResult(Result):
