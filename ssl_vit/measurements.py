@@ -121,7 +121,7 @@ def read_flat_name(name: str) -> MetricKey:
             if metric.startswith(prefix):
                 subject, metric = substitute, metric.removeprefix(prefix)
                 break
-    if not is_held_out and metric.startswith(_PROBED):
+    if not is_held_out and declared is None and metric.startswith(_PROBED):
         is_probe, metric = True, metric.removeprefix(_PROBED)
     stem, _, patches = metric.rpartition("_")
     if not stem or patches not in PATCHES:

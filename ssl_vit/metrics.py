@@ -207,9 +207,9 @@ def compared_with(baseline: MetricKey, keys: Container[MetricKey]) -> MetricKey 
 
     The description of a baseline lists metrics, and the first measured metric counts. In joint
     training, the baseline `mpp/entropy` is compared with `mpp/loss` (of the same objective) rather
-    than with `loss` (of the sum of objectives). If the metric was also measured on masked patches
-    alone, as `mpp/loss_masked`, that metric is returned, because baselines are measured on masked
-    patches.
+    than with `loss` (of the sum of objectives). If a metric of all patches was also measured on
+    masked patches alone, as `mpp/loss_masked`, that metric is returned, because baselines are
+    measured on masked patches.
 
     Args:
         baseline: The baseline.
@@ -218,7 +218,7 @@ def compared_with(baseline: MetricKey, keys: Container[MetricKey]) -> MetricKey 
     for metric in metrics_to_compare(baseline):
         for key in (metric, metric._replace(part="")):
             if key in keys:
-                masked = key._replace(patches=MASKED)
+                masked = key._replace(patches=key.patches or MASKED)
                 return masked if masked in keys else key
     return None
 

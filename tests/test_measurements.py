@@ -21,7 +21,7 @@ from ssl_vit.measurements import (
     read_flat_name,
     use_plugin_rows,
 )
-from ssl_vit.metrics import MEASURES
+from ssl_vit.metrics import MEASURES, compared_with
 from ssl_vit.recipe import declaration
 
 BY_HAND = {
@@ -117,3 +117,19 @@ def test_the_keys_of_one_metric_differ_in_what_was_measured() -> None:
         *("fresh_probe_few_shot_10", "probe_few_shot_10", ""),
     )
     assert key.of_model.shots == "10" and find_metric(key).words == "10-shot"
+
+
+def test_a_declared_name_that_begins_like_a_probe_is_no_probe() -> None:
+    """Its held-out values went to the column of a probe, and `checkpoint.best` took it for one."""
+    with use_plugin_rows([Metric("probe_x")]):
+        key = read_flat_name("probe_x")
+        assert not key.is_probe
+        assert flat_name(key._replace(is_held_out=True)) == "validation/probe_x"
+    assert read_flat_name("probe_x").is_probe
+
+
+def test_a_baseline_of_kept_patches_is_compared_with_kept_patches() -> None:
+    """It was compared with the accuracy of masked patches, if that was measured, too."""
+    with use_plugin_rows([Baseline("repeat", "the patch itself", ("accuracy_kept",))]):
+        measured = {read_flat_name(name) for name in ("accuracy_kept", "accuracy_masked")}
+        assert compared_with(read_flat_name("repeat"), measured) == read_flat_name("accuracy_kept")

@@ -11,7 +11,7 @@ Suffixes of names are the dimensions of a tensor: B images, N patches, V visible
 patches, T tokens (prefix and patches), D the encoder's width, W the predictor's width.
 """
 
-from ssl_vit.metrics import Metric
+from ssl_vit.measurements import Metric
 from ssl_vit.recipe.declaration import Group, ObjectiveDeclaration, declare
 from ssl_vit.recipe.keys import Keys, Share, key
 from ssl_vit.recipe.split_counts import fewer_than, selected_count

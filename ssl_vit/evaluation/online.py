@@ -351,7 +351,9 @@ def _read_results(path: Path, conditions: str) -> dict[str, Right] | None:
             metadata = file.metadata() or {}
             if metadata.get(CONDITIONS) != conditions:
                 return None
-            return _unflatten({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+            results = _unflatten({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+            # an earlier version wrote other names; a name without a baseline is the encoder's
+            return results if "" not in results else None
     except (OSError, SafetensorError):
         return None
 

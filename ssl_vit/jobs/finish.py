@@ -253,7 +253,7 @@ def write_result(
     best = fields.get("best")
     measured = {measurement.key: measurement.with_interval(counts) for measurement in measurements}
     for measurement in measured.values():
-        if steps:  # an evaluation trains nothing
+        if steps and not measurement.subject:  # an evaluation and a baseline train nothing
             measurement.step = best.step if best and best.step else steps
     result = Result(
         steps=steps,

@@ -166,7 +166,7 @@ class RunRecord:
                     value=value,
                     n=images,
                     **known(**key._asdict(), step=step),
-                ).with_interval()
+                )
                 for key, value in values.items()
             ]
 

@@ -314,6 +314,8 @@ def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> 
                 raise UserError(f"{prefix}: {text}")
     names = [*SUBSTITUTES, *(row.name for row in part.metrics)]
     for name in names:
+        if "/" in name:  # separates the part of a joint objective, and held-out columns
+            raise UserError(f"{prefix}: the name {name} has a /. Choose another name.")
         if names.count(name) > 1:
             text = f"two metrics or baselines are named {name}. Choose another name"
             raise UserError(f"{prefix}: {text}.")

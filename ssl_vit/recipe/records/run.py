@@ -186,6 +186,13 @@ class Result(WithRecipe):
     # measured images that this run and the runs before it were trained on
     seen: MayLack[list[SeenImages]] = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_version(cls, content: Any) -> Any:
+        if isinstance(content, dict) and "metrics" in content and "measurements" not in content:
+            raise ValueError("an earlier version of ssl_vit wrote this file; use that version")
+        return content
+
     @property
     def metrics(self) -> dict[str, Measurement]:
         """The measurements by their flat names, such as `knn` or `fresh_knn`."""
