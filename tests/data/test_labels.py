@@ -30,6 +30,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
 from ssl_vit.jobs import evaluate, resources
 from ssl_vit.lab.results import read_predictions
+from ssl_vit.measurements import flat_name
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.recipe import declaration
@@ -342,7 +343,7 @@ def test_the_accuracy_is_that_of_any_label_and_reports_read_it(tmp_path) -> None
     predictions = classify.Predictions(np.arange(4), label, top5, np.arange(4))
     found = {"top1": (0.5, 2), "top5": (1.0, 2), "majority_top1": (0.5, 2)}
     measured = classify.accuracies(predictions, 6)
-    assert {name: (one.value, one.n) for name, one in measured.items()} == found
+    assert {flat_name(one.key): (one.value, one.n) for one in measured} == found
     predictions.save(tmp_path / "predictions.npz", noisy(4))
     _, read, tested = read_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(read, label)

@@ -82,7 +82,7 @@ def test_tries_of_training_from_scratch_are_counted(tmp_path: Path) -> None:
 def test_of_weights_that_no_study_makes_the_run_from_scratch_is_named(tmp_path: Path) -> None:
     """As of a plugin's objective, whose fine-tuning ended without a command; it runs as printed."""
     run = run_at(tmp_path, "tuned", init="timm:vit_tiny_patch16_224")
-    command = shlex.split(printed(run).partition("To train from scratch: ")[2])
+    command = shlex.split(printed(run).partition("To train from scratch for comparison: ")[2])
     start = shlex.split(formatting.typed_command("finetune"))
     words = command[len(start) :]
     assert command[: len(start)] == start
