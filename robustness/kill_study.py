@@ -43,7 +43,7 @@ HOURS, SEEDS, BATCH = 5.0, 4, 16
 CLASSES, TRAIN, TEST, SIDE = 4, 40, 30, 32  # images of each class and their side in pixels
 SETTLES = 15.0  # seconds for the system to end the children of a killed process
 # Lines of report.md about time: the hours, the device hours of each run, when runs finished
-CLOCK = re.compile(r"hours used\.$|^Next: |^\| \w+ \| \d+ of \d+ \||runs, finished between")
+CLOCK = re.compile(r"hours used\.$|^Next: |^\| \w+ \| \d+ of \d+ \||^Number of finished runs: ")
 
 
 def draw_images(folder: Path) -> None:
