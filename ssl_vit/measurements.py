@@ -1,8 +1,8 @@
 """Name what was measured: a metric, of which encoder or baseline, and on which patches.
 
-A `MetricKey` says it in fields. Files with columns and trackers need flat names instead, such as
-`fresh_probe_knn`. Only `flat_name` and `read_flat_name` know how flat names are built. This module
-does not import torch.
+A `MetricKey` has a field for each of these. Files with columns and trackers need flat names
+instead, such as `fresh_probe_knn`. Only `flat_name` and `read_flat_name` know how flat names are
+built. This module does not import torch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from ..data.batching import Batch
 from ..data.contents import NO_HASHES, count_copies
 from ..data.source import Source
 from ..errors import UserError
-from ..measurements import UNTRAINED, MetricKey
+from ..measurements import COMMONEST, UNTRAINED, MetricKey
 from ..models.encoder import Backbone, Encoder
 from ..recipe.probe import Probe
 from ..recipe.records.run import Difference, Measurement, known
@@ -153,7 +153,10 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
         and the metric, and untrained weights.
     """
     encoder_counts, fresh = counts[ENCODER], counts.get(UNTRAINED)
-    totals = {ENCODER: encoder_counts.total_G3C, "majority_{}": encoder_counts.commonest_3C[None]}
+    totals = {
+        ENCODER: encoder_counts.total_G3C,
+        COMMONEST: encoder_counts.commonest_3C[None],
+    }
     if fresh is not None:
         totals[UNTRAINED] = fresh.total_G3C
     # G is 1: these counts are of the chosen learning rate alone, or of the commonest class
@@ -174,7 +177,8 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
             mean = value_of[ENCODER] - value_of[UNTRAINED]
             differences[UNTRAINED] = Difference(mean=mean, low=low, high=high)
         for subject, value in value_of.items():
-            key = MetricKey(name, subject.format(name))
+            # the commonest class has a name for each metric, such as majority_miou
+            key = MetricKey(name, f"majority_{name}" if subject == COMMONEST else subject)
             fields = known(**key._asdict(), copies=copies)
             if not key.subject:
                 fields |= known(differences=differences)

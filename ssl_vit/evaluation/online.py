@@ -61,7 +61,7 @@ from .features import (
 )
 from .held_out import count_images, read_batches
 
-CONDITIONS = "asked"  # name of the conditions in the metadata of the file COMPARED
+CONDITIONS = "conditions"  # name of the conditions in the metadata of the file COMPARED
 RATE_KEY = 8  # key of the permutation that draws the images that choose a learning rate
 SHARE = 0.03  # share of a run's work that k-NN takes at most, within the limits of `_choose_sizes`
 LEAST_LABELLED = 20  # labelled held-out images; an accuracy on fewer says nothing
@@ -351,9 +351,7 @@ def _read_results(path: Path, conditions: str) -> dict[str, Right] | None:
             metadata = file.metadata() or {}
             if metadata.get(CONDITIONS) != conditions:
                 return None
-            results = _unflatten({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
-            # an earlier version wrote other names; a name without a baseline is the encoder's
-            return results if "" not in results else None
+            return _unflatten({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
     except (OSError, SafetensorError):
         return None
 

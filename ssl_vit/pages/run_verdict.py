@@ -91,10 +91,12 @@ def _with_difference(reading: MetricReading) -> str:
     is "k-NN: difference -2.2 points, 95% CI -5.9 to +1.5".
     """
     for baseline in reading.comparisons:
-        if baseline.is_commonest_class and baseline.difference:
-            mean, low, high = (100 * value for value in baseline.difference.content().values())
-            points = f"{mean:+.1f} points, 95% CI {low:+.1f} to {high:+.1f}"
-            return f"{reading.row.words}: difference {points}"
+        difference = baseline.difference
+        if baseline.is_commonest_class and difference:
+            return (
+                f"{reading.row.words}: difference {100 * difference.mean:+.1f} points, 95% CI"
+                f" {100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
+            )
     return reading.row.words
 
 

@@ -83,7 +83,7 @@ class Measurement(Record):
     def with_interval(self, measured_on: Mapping[str, int] | None = None) -> "Measurement":
         """Return a share with its interval. Other measurements stay the same.
 
-        The interval of several few-shot draws is known since the accuracy was measured.
+        Several few-shot draws have an interval already, which also covers the draws.
 
         Args:
             measured_on: `{split: number of images}`, as for `independent_cases`.

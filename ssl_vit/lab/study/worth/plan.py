@@ -302,12 +302,11 @@ def power_lines(test: int) -> Iterator[str]:
     # 2.8 standard errors of a paired difference: 1.96 for the 95% interval and 0.84 for 80% power
     by_images = 100 * 2.8 * math.sqrt(SHARE_ONE_RIGHT / test)
     yield (
-        "detectable  The smallest true difference that the study finds with a probability of 80%,"
-        f" in points,\n            if exactly one of the two arms is right on"
-        f" {format_share(SHARE_ONE_RIGHT)} of the {test:,} test images, on the same images in every"
-        " seed. It also depends\n"
-        "            on the standard deviation (sd) of the difference over seeds, which is not yet"
-        " known:"
+        "detectable  The smallest true difference, in points, that the study finds with a"
+        " probability of 80%.\n            Assumed: exactly one of the two arms is right on"
+        f" {format_share(SHARE_ONE_RIGHT)} of the {test:,} test images, on the same"
+        "\n            images in every seed. sd is the standard deviation of the difference over"
+        " seeds,\n            which is not known yet:"
     )
     head = ["seeds", *(f"sd {sd:g}" for sd in ASSUMED_SDS)]
     rows = []
