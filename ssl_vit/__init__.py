@@ -1,8 +1,8 @@
 """ssl_vit: self-supervised pre-training of Vision Transformers.
 
 resolve                       the complete, checked Recipe
-pretrain, finetune, evaluate  one run from its options to its folder; what it measured
-embed                         features of every image of a data set; the images nearest to one
+pretrain, finetune, evaluate  one run, stored in a folder; the measurements
+embed                         features of every image of a data set; the images nearest to a query
 figures                       what an encoder has learned, drawn
 study, plan                   many runs, compared; what a run or a study will cost
 report, list_runs             pages of runs and studies; the runs of a folder, ranked
@@ -11,7 +11,7 @@ load_encoder                  an encoder from a run, an export, timm:, hf-hub: o
 load_run                      a run folder: recipe, result, metrics
 
 Options are those of the command line: ssl_vit.pretrain(recipe="mpp", optim={"steps": 100}), a
-mapping {"recipe": "mpp", "optim.steps": 100}, or words: "recipe=mpp optim.steps=100". See
+mapping {"recipe": "mpp", "optim.steps": 100}, or a string "recipe=mpp optim.steps=100". See
 docs/python.md.
 """
 
@@ -56,14 +56,15 @@ _MODULES = {
     "Recipe": "recipe.schema",
     "UserError": "errors",
     **dict.fromkeys(("list_runs", "plan", "report", "study"), "lab.api"),
-}  # all further names are in jobs.api
+}  # all other names are in jobs.api
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at the first use, so that `import ssl_vit` itself stays light."""
+    """Import a public name on first use, so that `import ssl_vit` is fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'jobs.api')}"), name)
+    module = _MODULES.get(name, "jobs.api")
+    return getattr(import_module(f"{__name__}.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -44,13 +44,12 @@ TOOLS: dict[str, type[ToolOptions]] = {
 
 
 def usage(every: bool = False) -> str:
-    """List the tools and recipes, each on a line.
+    """Return a help text that lists the tools and recipes, each on a line.
 
     By default, only the recipes that run without further options are listed.
 
     Args:
-        every: Whether to list all recipes, and all studies. `study/worth` (WORTH) comes first among
-            the studies: it has no file of its own, because it is made from the user's options.
+        every: Whether to list all recipes, and also all studies.
     """
     recipes = recipe_files.recipe_names() if every else recipe_files.first_recipes()
     lines = [
@@ -64,58 +63,74 @@ def usage(every: bool = False) -> str:
         *_columns({name: recipe_files.summary(name) for name in recipes}),
     ]
     if every:
-        files = {name: recipe_files.summary(name) for name in recipe_files.study_names()}
-        studies = _columns({WORTH: WORTH_TITLE} | files)
+        # study/worth (WORTH) has no recipe file, because it is built from the user's options
+        summaries = {name: recipe_files.summary(name) for name in recipe_files.study_names()}
+        studies = _columns({WORTH: WORTH_TITLE} | summaries)
         lines += ["", "Studies, as in ssl-vit study recipe=study/gap", *studies]
     return "\n".join(lines)
 
 
 def _columns(rows: dict[str, str]) -> list[str]:
+    """Format `{name: text}` as lines of two aligned columns."""
     width = max(map(len, rows))
     return [f"  {name:<{width}}  {text}" for name, text in rows.items()]
 
 
 def _check_words(name: str, words: Sequence[str]) -> None:
-    """Refuse the name of a tool, or an option of another tool, among the words of a command line.
+    """Refuse arguments of a tool that are another tool's name or option.
 
-    `study` and `plan` take any word, because a study's file names further options. If the tool
-    takes a file or folder without a key, this path may have the name of a tool.
+    The arguments of `study` and `plan` are not checked, because the file of a study may define
+    further options.
+
+    Args:
+        name: Name of the tool.
+        words: Arguments of the tool.
 
     Raises:
-        UserError: A word is the name of a tool or an option of another tool.
+        UserError: An argument is the name of a tool or an option of another tool.
     """
     tool = TOOLS[name]
     if tool is StudyOptions or tool is lab_options.PlanOptions:
         return
-    known = {*tool.options(), *all_keys(), *NAMED}
+    known_keys = {*tool.options(), *all_keys(), *NAMED}
     for word in words:
         key = word.removeprefix("--").partition("=")[0]
-        takers = [
-            tool_name for tool_name, kind in TOOLS.items() if key in (tool_name, *kind.options())
+        tools_with_key = [
+            other for other, options in TOOLS.items() if key in (other, *options.options())
         ]
-        # the value that this tool takes without a key: an existing path, or any word without `=`
+        # Some tools take a value without a key: an existing path, or any argument without `=`.
+        # This value may be spelled like a tool or an option.
         is_positional = tool.positional and (exists(word) or word == key)
-        if key not in known and takers and not is_positional:
-            help_command = typed_command(takers[0], "--help")
-            kind_of_word = "a tool" if key in TOOLS else f"an option of {', '.join(takers)}"
-            text = f"{key} is {kind_of_word}, and {name} has no such option. Type {help_command}"
-            raise UserError(f"{word}: {text}")
+        if key not in known_keys and tools_with_key and not is_positional:
+            help_command = typed_command(tools_with_key[0], "--help")
+            if key in TOOLS:
+                raise UserError(
+                    f"{word}: {key} is a tool, and {name} has no such option. Type {help_command}"
+                )
+            raise UserError(
+                f"{word}: {key} is an option of {', '.join(tools_with_key)}, and {name} has no such"
+                f" option. Type {help_command}"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the tool that `argv` (by default the process's arguments) names, and exit."""
-    # Before torch is imported: OpenMP threads that spin while they wait slow down a machine that
-    # runs anything else.
+    """Run the tool named by the first argument, and exit.
+
+    Args:
+        argv: Arguments of the command line. Default: `sys.argv[1:]`.
+    """
+    # Set this before torch is imported. By default, waiting OpenMP threads spin, which slows down
+    # all other processes of the machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # When the process exits, Python would look through all objects several times, for a second, to
-    # free memory that the system frees anyway. gc.freeze hides the objects from the garbage
-    # collector. It is registered first and therefore called last.
+    # At exit, Python would run the garbage collector over all objects several times, for a second,
+    # although the system frees the memory anyway. gc.freeze hides the objects from the collector.
+    # The function that is registered first is called last.
     atexit.register(gc.freeze)
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     tool = TOOLS.get(name)
     for output in ("stdout", "stderr"):
-        if getattr(sys, output) is None:  # the process was started with a closed output
+        if getattr(sys, output) is None:  # the process was started with this output closed
             setattr(sys, output, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -133,7 +148,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             module, _, function = tool.command.partition(":")
             run = getattr(import_module(f"{__package__}.{module}"), function)
             status = run(arguments[1:])
-    # after the `with`, at whose end report_errors writes the rest of the output and reports errors
+    # Exit only after the `with` block: at its end, report_errors flushes the output, and reports an
+    # error if this fails.
     sys.exit(status)
 
 

@@ -9,9 +9,9 @@ Row = dict[str, Any]
 
 
 class Callback:
-    """Base class of objects that are called at each step, metrics row, note and warning.
+    """Base class of objects that are notified of each step, row of metrics, note and warning.
 
-    A callback never gets the model.
+    A callback has no access to the model.
     """
 
     def on_step(self, step: int) -> None: ...
@@ -20,25 +20,26 @@ class Callback:
     def on_warning(self, text: str) -> None: ...
     def close(self) -> None: ...
 
-    def __str__(self) -> str:  # in warnings
+    def __str__(self) -> str:  # warnings name the callback by this text
         return type(self).__name__
 
 
 class Callbacks:
-    """Callbacks of a run.
+    """List of a run's callbacks.
 
-    A callback that raises is removed with a warning, and training goes on.
+    A callback that raises an exception is removed with a warning, and training goes on.
     """
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks = list(callbacks)
 
     def notify(self, notify: Callable[[Callback], None]) -> None:
+        """Call a function with each callback."""
         for callback in list(self.callbacks):
             try:
                 notify(callback)
             except Exception as error:
-                # Remove the callback before the warning, which it would get, too
+                # Remove the callback first, because `warn` notifies all callbacks in the list
                 self.callbacks.remove(callback)
                 self.warn(f"{callback} failed and is no longer used: {error!r}")
 

@@ -1,4 +1,4 @@
-"""Print errors of users in a single line, and exit with a status. Imports no torch."""
+"""Report errors that users can correct: print a single line and exit with a status. No torch."""
 
 import difflib
 import errno
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 BROKEN_PIPE = 128 + signal.SIGPIPE  # the status that a shell gives a process that SIGPIPE ended
 MOST_CHOICES = 30  # the most choices that an error lists
 MOST_PRINTED = 2000  # the most characters of an error text
-# Error numbers of too many open files, and texts of torch's errors
+# Too many open files: error numbers of the system, and texts in errors of torch
 OPEN_FILES = (errno.EMFILE, errno.ENFILE)
 OPEN_FILES_TEXTS = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE), "0 items of ancdata")
 MEMORY_TEXTS = ("can't allocate memory", "out of memory", os.strerror(errno.ENOMEM))
@@ -23,7 +23,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def _flush() -> None:
-    """Write or drop the rest of the output, because the end of the process would try again."""
+    """Flush stdout. If this fails, drop the output, which Python would otherwise flush at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -31,29 +31,32 @@ def _flush() -> None:
 
 
 class UserError(ValueError):
-    """Error that the user can correct. The text is a single line: key, value, choices."""
+    """Error that the user can correct.
+
+    The message is a single line. It names the key, the wrong value and the choices.
+    """
 
     status = 2  # exit status
 
     def _render_traceback_(self) -> list[str]:
-        """Return only the error's line in a notebook, as on the command line."""
+        """Return the lines that a notebook shows: only the message, without a traceback."""
         return [f"error: {printable(one_line(self))}"]
 
 
 class ReportedError(UserError):
-    """UserError that another process prints, raised on all further processes."""
+    """UserError whose message another process prints. Raised on all other processes."""
 
 
 class NonFiniteError(UserError):
-    """Error that a network gave NaN or infinite values for some images."""
+    """Error for a network that returns NaN or infinite values for some images."""
 
     @classmethod
     def of(cls, network: str, count: int, images: int) -> "NonFiniteError":
-        """Return the error for a network whose output is infinite or NaN for some images.
+        """Return the error with a message about the network and the number of images.
 
         Args:
-            network: Name of the network, with which the message begins.
-            count: Number of images with such an output.
+            network: Name of the network, at the start of the message.
+            count: Number of images with NaN or infinite values in the output.
             images: Number of all images.
         """
         noun = "image" if images == 1 else "images"
@@ -64,7 +67,7 @@ class NonFiniteError(UserError):
 
 
 class LostError(UserError):
-    """Error that a process on which this process depends was lost.
+    """Error after the loss of another process that this process depends on.
 
     The same command resumes from the last checkpoint.
     """
@@ -75,10 +78,11 @@ class LostError(UserError):
 def suggest(word: str, choices: Iterable[str]) -> str:
     """Return "did you mean NAME?" with the nearest known name, or "choices: NAME, NAME".
 
-    Many choices are shortened to folders: paper/... instead of paper/mpp_b16.
+    If there are more than MOST_CHOICES names, their folders are listed instead, such as paper/...
+    for paper/mpp_b16.
 
     Args:
-        word: Name that the user has typed.
+        word: Name that the user typed.
         choices: Known names.
     """
     choices = list(choices)
@@ -95,14 +99,15 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 
 
 def describe_shortage(error: BaseException, sizes: str = "") -> str:
-    """Return a line that says which resource of the machine is used up and what to do.
+    """Describe a shortage of memory or open files in one line, with a remedy.
 
-    The resources are memory and the number of open files. Return "" for any other error. Only the
-    error itself is examined, not the errors that it was raised from.
+    Return "" for any other error. Only the error itself is examined, not the errors that caused
+    it.
 
     Args:
         error: Any error.
-        sizes: The options that take memory, with which a message about memory begins.
+        sizes: Options that decide how much memory is needed. A message about memory begins with
+            this text.
     """
     if has_too_many_files(error):
         return too_many_files()
@@ -118,7 +123,7 @@ def has_too_many_files(error: BaseException) -> bool:
 
 
 def too_many_files() -> str:
-    """Return the line about too many open files."""
+    """Return the error message for too many open files."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         f"too many open files: this process may open {limit:,}. "
@@ -127,14 +132,14 @@ def too_many_files() -> str:
 
 
 def _says(error: BaseException, texts: Iterable[str]) -> bool:
-    """Return whether an error of the system or of torch has any of the given texts."""
+    """Return whether the error is an OSError or RuntimeError whose message has any of the texts."""
     return isinstance(error, OSError | RuntimeError) and any(text in str(error) for text in texts)
 
 
 def one_line(error: BaseException) -> str:
-    """Return "CLASS: MESSAGE" for an error, in a line, or the message alone for a UserError.
+    """Return an error as one line: "CLASS: MESSAGE", or only the message of a UserError.
 
-    The text of an error from a data worker is a whole traceback, whose last line is the message.
+    The text of an error from a data worker is a whole traceback. Its last line is the message.
     """
     text = str(error)
     lines = text.strip().splitlines() or [""]
@@ -145,22 +150,24 @@ def one_line(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of the system or a library in a line of at most 300 characters."""
+    """Return the message of any error as one line of at most 300 characters."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]
 
 
 def printable(text: str) -> str:
-    """Return text that a terminal can show safely.
+    """Make text safe for a terminal.
 
     Control characters and lone surrogates (which stand for bytes that are not UTF-8) are escaped,
     and the middle of a long text is left out.
     """
-    # ascii gives a quoted text such as '\\x1b', from which the quotes are removed
+    # ascii() returns an escape such as \x1b in quotes, and [1:-1] removes the quotes
     escaped = "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
+    if len(escaped) <= MOST_PRINTED:
+        return escaped
     half = MOST_PRINTED // 2
-    return escaped if len(escaped) <= MOST_PRINTED else f"{escaped[:half]} ... {escaped[-half:]}"
+    return f"{escaped[:half]} ... {escaped[-half:]}"
 
 
 def _line(error: BaseException) -> str:
@@ -179,7 +186,7 @@ def _line(error: BaseException) -> str:
 
 @contextmanager
 def report_errors(everywhere: bool = False) -> Iterator[None]:
-    """Print a known error of the body in a single line, and exit with the error's status.
+    """Print a known error of the `with` block in a single line, and exit with the error's status.
 
     Known errors are UserError and errors of a disk, of memory or of open files. All other errors
     are raised unchanged. An interrupt exits with status 130.
@@ -190,12 +197,12 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
     """
     try:
         yield
-        # If the disk is full, the error may come only with this flush. Without it, Python would
-        # flush at its exit, after this function could report the error
+        # Flush here, because on a full disk the flush may raise the first error. Python flushes
+        # only at exit, when this function can no longer report the error.
         sys.stdout.flush()
     except BrokenPipeError:
         _flush()
-        sys.exit(BROKEN_PIPE)  # silently, as any program before `| head`
+        sys.exit(BROKEN_PIPE)  # print no error, like other programs in front of `| head`
     except (UserError, OSError, RuntimeError, MemoryError) as error:
         line = printable(_line(error))
         if not line:

@@ -1,8 +1,8 @@
 """Format text for people: Markdown escaping, commands to paste, durations.
 
-The names of arms, data sets, runs and studies come from folders and files of other people. They are
-escaped, so that no name becomes a tag, a link, emphasis or a heading. This module does not import
-torch.
+The names of arms, data sets, runs and studies may come from other people's folders and files. The
+functions escape names, so that no name becomes a tag, a link, emphasis or a heading. This module
+does not import torch.
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import Any
 # Characters to escape. A backslash has no meaning before a letter or a space, nor an underscore
 # inside a word.
 INLINE = re.compile(r"(\\(?=[^\w\s]|$)|[`*$~\[\]]|(?<!\w)_|_(?!\w))")
-# starts of a heading, a list or a rule
+# the start of a heading, a quote, a list or a rule
 OPENING = re.compile(r"^([#>]|[-+](?=\s|$)|-(?=--)|=+$|\d+(?=[.)](\s|$)))")
 ENTITIES = {"&": re.compile(r"&(?=#|\w)"), "<": re.compile(r"<(?=[A-Za-z/!?])")}
 
@@ -27,7 +27,10 @@ BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def visible_text(text: Any) -> str:
-    """Replace control characters, and marks that reverse the direction of writing, in a text."""
+    """Replace unprintable characters, such as control characters and direction marks, by U+FFFD.
+
+    White space is kept.
+    """
     characters = str(text)
     if characters.isprintable():
         return characters
@@ -38,14 +41,14 @@ def visible_text(text: Any) -> str:
 
 
 def text_line(text: Any) -> str:
-    """Return `visible_text` in one line."""
+    """Return `visible_text` as one line."""
     return " ".join(visible_text(text).split())
 
 
 def figure_label(text: Any) -> str:
-    """Escape text so that matplotlib shows the text unchanged as a label.
+    """Escape text for a label in a matplotlib figure.
 
-    matplotlib reads text between dollars as a formula, and hides a label that starts with an
+    matplotlib reads text between dollar signs as a formula, and hides a label that starts with an
     underscore.
     """
     escaped = text_line(text).replace("$", r"\$")
@@ -53,16 +56,17 @@ def figure_label(text: Any) -> str:
 
 
 def escape_markdown(text: Any) -> str:
-    """Return text escaped for Markdown inside a line or a cell of a table."""
+    """Escape text for Markdown, inside a line or a table cell."""
     escaped = INLINE.sub(r"\\\1", text_line(text))
     escaped = ENTITIES["&"].sub("&amp;", escaped)
     return ENTITIES["<"].sub("&lt;", escaped).replace("|", "&#124;")
 
 
 def escape_opening(text: Any) -> str:
-    """Return text escaped for the start of a paragraph, a list item or a heading in Markdown."""
+    """Escape text for Markdown, at the start of a paragraph, a list item or a heading."""
     escaped = escape_markdown(text)
-    number = re.match(r"\d+(?=[.)](\s|$))", escaped)  # begins a numbered list
+    # a number and a dot or bracket would begin a numbered list, so the dot or bracket is escaped
+    number = re.match(r"\d+(?=[.)](\s|$))", escaped)
     if number:
         return f"{number[0]}\\{escaped[number.end() :]}"
     return f"\\{escaped}" if OPENING.match(escaped) else escaped
@@ -71,15 +75,15 @@ def escape_opening(text: Any) -> str:
 def inline_code(text: Any) -> str:
     """Return text as inline code in Markdown."""
     line = text_line(text)
-    if re.search(r"[`|\\]", line):  # Markdown does not show these characters between backticks
+    if re.search(r"[`|\\]", line):  # Markdown alters these characters between backticks
         return f"<code>{escape_markdown(line)}</code>"
     return f"`{line}`"
 
 
 def code_block(lines: list[str], language: str) -> str:
-    """Return a Markdown code block with a fence longer than any fence in the code."""
-    fences = re.findall(r"`+", "\n".join(lines))
-    longest = max(map(len, fences), default=0)
+    """Return a Markdown code block. The fence is longer than any run of backticks in the code."""
+    backticks = re.findall(r"`+", "\n".join(lines))
+    longest = max(map(len, backticks), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
 
@@ -97,51 +101,59 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 def markdown_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], ruler: Sequence[str] | None = None
 ) -> str:
-    """Return a Markdown table. The cells must be Markdown already."""
+    """Return a Markdown table.
+
+    Args:
+        head: Headings of the columns, in Markdown.
+        rows: Cells of each row, in Markdown.
+        ruler: Alignment of each column, such as `---:`. Default: `---` for all columns.
+    """
     lines = [head, ruler or ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent  # folder of a checkout
 INSTALLED = (PACKAGE / "recipes").is_dir()  # in a wheel, recipes/ is inside the package
-# -P: a module in the working directory must not replace a library's module of the same name
+# -P: do not import modules from the working directory in place of a library's modules
 PROGRAM = [sys.executable, "-P", "-m", PACKAGE.name]
 # Accuracies on fewer images than this are too uncertain: at 50%, the 95% interval of an accuracy on
 # 100 images reaches 9.8 points to each side
 FEW_IMAGES = 100
 TEST_SHARE = 0.2  # share of the images to test on if there is no test split
-NAMED = 4  # number of names that a note lists
-# things that `format_count` knows in the singular
+NAMED = 4  # number of names that `list_names` writes out
+# nouns that `format_count` can put into the singular
 COUNTED = "image|file|folder|tar|task|job|step|seed|run|row|thread|worker|warning|checkpoint"
 COUNTED += "|process|pass"
 UNSHARDED = "none"  # strategy of a run with one process
-# followed by "images"
+# names of splits for readers, in front of the word "images"
 SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}
 
 
 def shell_command(*words: Any) -> str:
-    """Return words as a command line, quoted for a shell."""
+    """Join words to a command line, quoted for a shell."""
     return shlex.join(map(str, words))
 
 
 def tool_command(name: str) -> list[str]:
-    """Return the words that follow `python` or `accelerate launch` to start a tool.
+    """Return the arguments of `python` or `accelerate launch` that start a tool.
 
-    In a checkout, this is the file of the tool, relative if the working directory is the checkout.
-    Otherwise it is the installed package.
+    These are `-m ssl_vit TOOL` for the installed package, and the path of the tool's file in a
+    checkout.
     """
     if INSTALLED:
         return ["-m", PACKAGE.name, name]
     path = ROOT / "tools" / f"{name}.py"
-    return [str(path.relative_to(ROOT) if Path.cwd() == ROOT else path)]
+    if Path.cwd() == ROOT:
+        path = path.relative_to(ROOT)
+    return [str(path)]
 
 
 def typed_command(tool: str, *words: Any) -> str:
-    """Return the command line with which the user starts a tool in this environment.
+    """Return the command line that starts a tool in this Python environment.
 
-    The command is `ssl-vit TOOL ...` if the shell finds this environment's program, or the path of
-    the program. Where the package is not installed, this interpreter starts the tool.
+    The command is `ssl-vit TOOL ...` if the shell finds this environment's `ssl-vit`, otherwise the
+    path of `ssl-vit`. If the package is not installed, the Python interpreter starts the tool.
     """
     program = Path(sys.executable).with_name("ssl-vit")
     if not program.exists():
@@ -154,14 +166,14 @@ def typed_command(tool: str, *words: Any) -> str:
 
 
 def process_command(tool: str, *options: str) -> list[str]:
-    """Return the command that runs a tool as a child process, in a checkout or installed."""
+    """Return the command that runs a tool as a child process."""
     return [*PROGRAM, tool, *options]
 
 
 def process_environment() -> dict[str, str]:
-    """Return the environment for `process_command`.
+    """Return the environment variables for `process_command`.
 
-    A checkout may not be installed, so child processes find the package through PYTHONPATH.
+    In a checkout, PYTHONPATH is extended, because the package may not be installed.
     """
     if INSTALLED:
         return dict(os.environ)
@@ -170,7 +182,7 @@ def process_environment() -> dict[str, str]:
 
 
 def option_text(value: Any) -> str:
-    """Return a value as the user types it: true, null, [0.5,0.5], {layers: [1,1]}."""
+    """Return a value as typed on the command line: true, null, [0.5,0.5], {layers: [1,1]}."""
     if isinstance(value, Mapping):
         pairs = (f"{name}: {option_text(item)}" for name, item in value.items())
         return f"{{{', '.join(pairs)}}}"
@@ -182,18 +194,18 @@ def option_text(value: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value for readers, in few characters: [0.9, 1] for [0.9, 1.0]."""
+    """Return a value as short text for readers: [0.9, 1] for [0.9, 1.0]."""
     if isinstance(value, list):
         return f"[{', '.join(map(format_value, value))}]"
     if not isinstance(value, float):
         return option_text(value)
     short = f"{value:g}"
-    # Two different values must not look the same
+    # If :g rounds the value, print all digits, so that different values do not look the same
     return short if float(short) == value else repr(value)
 
 
 def pixel_text(channels: int, pixel_range: tuple[int, int]) -> str:
-    """Return the channels and the range of pixels in words."""
+    """Describe the number of channels and the range of pixel values."""
     lowest, highest = pixel_range
     count = "1 channel" if channels == 1 else f"{channels} channels"
     return f"{count}, {lowest:,} to {highest:,}"
@@ -205,10 +217,10 @@ def crop_text(mode: str, crop: float) -> str:
 
 
 def feature_text(pool: str, layer: int | None) -> str:
-    """Describe which feature of an image a probe reads (probe.pool=, probe.layer=)."""
+    """Describe the feature that a probe reads (probe.pool=, probe.layer=)."""
     pooled = {"token": "class token", "avg": "mean of the patches"}.get(pool, pool)
-    place = f"block {layer}" if layer else "the final norm"
-    return f"{pooled}, after {place}"
+    module = f"block {layer}" if layer else "the final norm"
+    return f"{pooled}, after {module}"
 
 
 def format_share(share: float) -> str:
@@ -217,18 +229,18 @@ def format_share(share: float) -> str:
 
 
 def format_exaflop(value: float | None, precision: int = 3) -> str:
-    """Return a number of operations as text, such as "0.123 exaFLOP" (10^18 operations).
+    """Format a number of operations, such as "0.123 exaFLOP" (10^18 operations).
 
     Args:
-        value: exaFLOP, or None if the operations were not counted, because the objective of a
-            plugin does not say how many it needs.
+        value: Number of exaFLOP. None if the operations were not counted, for example because
+            the objective of a plugin reads pixel values.
         precision: Number of significant digits.
     """
     return f"exaFLOP {NOT_COUNTED}" if value is None else f"{value:.{precision}g} exaFLOP"
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds for readers: 45 s, 4 min 10 s, 3 h 05 min, or inf s and nan s."""
+    """Format seconds for readers: 45 s, 4 min 10 s, 3 h 05 min, inf s, nan s."""
     if not math.isfinite(seconds):
         return f"{seconds} s"
     seconds = round(seconds)
@@ -240,40 +252,40 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """Return a number of bytes for people: 14.2 MiB."""
+    """Format a number of bytes for readers: 14.2 MiB."""
     for unit in BYTES[:-1]:
-        if size < 999.5:  # otherwise three digits would print as 1e+03
+        if size < 999.5:  # from 999.5, :.3g would print 1e+03
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} {BYTES[-1]}"
 
 
 def rounded_count(count: int) -> str:
-    """Return a count in words: 19.3 thousand, 86.6 million."""
+    """Format a count with three digits: 19.3 thousand, 86.6 million."""
     sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
     for name, size in sizes.items():
-        # otherwise three digits of the smaller unit would print as 1e+03
+        # 0.9995: from this share of a unit, :.3g would print 1e+03 of the next smaller unit
         if count >= 0.9995 * size:
             return f"{count / size:.3g} {name}"
     return str(count)
 
 
 def format_count(count: int, things: str) -> str:
-    """Return a number with its noun: "2 .txt files", "1 .txt file".
+    """Format a number with a noun: "2 .txt files", "1 .txt file".
 
     Args:
         count: Number of things.
         things: Noun in the plural, such as "images of classes". For a count of 1, the last noun
-            that COUNTED lists is made singular: "image of classes".
+            that COUNTED lists becomes singular: "image of classes".
     """
     if count == 1:
-        # COUNTED holds the nouns in the singular; the plural ends in "s" or, for "pass", in "es"
+        # COUNTED holds the nouns in the singular. Plurals end in "s" or, for "pass", in "es".
         things = re.sub(rf"(.*\b(?:{COUNTED}))e?s\b", r"\1", things)
     return f"{count:,} {things}"
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return the first NAMED names, such as "a, b, c, d and 3 more"."""
+    """List names, such as "a, b, c, d and 3 more". At most NAMED names are written out."""
     listed = ", ".join(names[:NAMED])
     num_unlisted = len(names) - NAMED
     return f"{listed} and {num_unlisted:,} more" if num_unlisted > 0 else listed
@@ -284,11 +296,13 @@ def format_image_count(count: int) -> str:
 
 
 def copies_text(copies: Any) -> str:
-    """Return the text ", 40 distinct, 3 with several labels", which follows a number of images.
+    """Describe copies among images: ", 40 distinct, 3 with several labels".
+
+    The text is appended to a number of images. It is empty if all images are distinct.
 
     Args:
         copies: Counts of distinct and relabelled images, a `Copies`. None if all images are
-            distinct, which gives an empty text.
+            distinct.
     """
     if copies is None:
         return ""
@@ -313,16 +327,16 @@ def few_images(
     remedy: str = "",
     group: str | None = None,
 ) -> list[str]:
-    """Return warnings that intervals or accuracies are uncertain because of the measured images.
+    """Return warnings about few or grouped images, on which accuracies are uncertain.
 
-    There is a warning for each split with fewer than FEW_IMAGES images, and one if the images come
-    in groups (`data.group`), because the images of a group may be alike.
+    Each split with fewer than FEW_IMAGES images gets a warning. Images in groups (`data.group`) get
+    a warning, because the images of a group may be alike.
 
     Args:
         measured_on: `{split: number of measured images}`, as in environment.json.
         chosen: What is chosen on images outside of the test split, such as "the checkpoint" or "the
             learning rate of the linear probe".
-        remedy: Option that would hold out more images for these choices, or an empty text.
+        remedy: Option that would hold out more images, or an empty text.
         group: data.group of the images, or None.
     """
     warnings = []
@@ -346,17 +360,18 @@ def few_images(
 
 
 def sharding_text(facts: Mapping[str, Any]) -> str:
-    """Return how weights are distributed, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)".
+    """Describe how weights are sharded, such as "ZeRO-2 (DeepSpeed 0.19.8, 2 machines)".
 
     Args:
         facts: Record `sharding` of environment.json, with the keys "strategy" and "machines" and,
             for ZeRO, the version "deepspeed".
     """
-    if facts["strategy"] == UNSHARDED:
+    strategy = facts["strategy"]
+    if strategy == UNSHARDED:
         return "not sharded"
     details = []
     if "deepspeed" in facts:
         details.append(f"DeepSpeed {facts['deepspeed']}")
     if facts["machines"] > 1:
         details.append(f"{facts['machines']} machines")
-    return f"{facts['strategy']} ({', '.join(details)})" if details else facts["strategy"]
+    return f"{strategy} ({', '.join(details)})" if details else strategy

@@ -1,7 +1,7 @@
 """Fetch files of the Hugging Face Hub, with fixed commits and verified checksums. No torch.
 
-The module also describes the Hub's errors in one line. Tokens come from huggingface_hub (HF_TOKEN,
-`hf auth login`) and are never printed.
+The module also describes errors of the Hub in one line. huggingface_hub provides the user's token
+(HF_TOKEN, `hf auth login`). The token is never printed.
 """
 
 import hashlib
@@ -26,22 +26,23 @@ BUSY = (408, 409, 412, 429)
 
 
 def split_place(place: str) -> tuple[str, str | None]:
-    """Split hf-hub:USER/NAME@REVISION into repository and revision, which may be None."""
+    """Split hf-hub:USER/NAME@REVISION into USER/NAME and REVISION, or None without a revision."""
     repository, _, revision = place.removeprefix(SCHEME).partition("@")
     return repository, revision or None
 
 
 def is_pinned(place: str) -> bool:
-    """Return whether a place on the Hub names a commit, which never changes."""
-    return COMMIT.fullmatch(split_place(place)[1] or "") is not None
+    """Return whether the revision in hf-hub:USER/NAME@REVISION is a commit, so cannot change."""
+    _, revision = split_place(place)
+    return COMMIT.fullmatch(revision or "") is not None
 
 
 def pin(place: str, source: str) -> str:
-    """Return a place on the Hub with the current commit instead of the revision.
+    """Replace the revision in hf-hub:USER/NAME@REVISION by its current commit.
 
     Args:
         place: hf-hub:USER/NAME or hf-hub:USER/NAME@REVISION.
-        source: The beginning of error messages, such as "init=hf-hub:USER/NAME".
+        source: Start of error messages, such as "init=hf-hub:USER/NAME".
 
     Raises:
         UserError: The repository or the revision does not exist or has no config.json, or the Hub
@@ -50,7 +51,7 @@ def pin(place: str, source: str) -> str:
     if is_pinned(place):
         return place
     repository, _ = split_place(place)
-    # the name of the folder with the downloaded files is the commit
+    # the folder of the downloaded files is named after the commit
     commit = fetch(place, source, ["config.json"]).name
     return f"{SCHEME}{repository}@{commit}"
 
@@ -60,8 +61,8 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
     Args:
         place: USER/NAME@REVISION.
-        source: The beginning of error messages, such as "init=hf-hub:USER/NAME".
-        names: Files to download, if the repository has them; no other files are downloaded.
+        source: Start of error messages, such as "init=hf-hub:USER/NAME".
+        names: Files to download. At least one must exist in the repository.
 
     Returns:
         The folder with the files. The name of the folder is the commit.
@@ -82,9 +83,10 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
         tree = {file.path: file for file in get_cached_repo_tree(repository, revision=folder.name)}
     except Exception as error:  # several libraries may raise
         raise UserError(f"{source}: {describe_error(error)}") from None
-    for name in sorted(tree.keys() & set(names)):
+    found = tree.keys() & set(names)
+    for name in sorted(found):
         _check(folder / name, tree[name], source)
-    if not tree.keys() & set(names):
+    if not found:
         raise UserError(
             f"{source}: the repository has no {' and no '.join(names)}. Name a repository with"
             " these files."
@@ -93,14 +95,14 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 
 
 def _check(path: Path, listed: Any, source: str) -> None:
-    """Check the hash of a file against the Hub's listing.
+    """Check the hash of a downloaded file against the Hub's listing.
 
     The listing has the SHA-256 of a large file (LFS), and git's blob hash of a small file.
 
     Args:
         path: The downloaded file.
-        listed: The Hub's entry of the file.
-        source: The beginning of the error message, such as "init=hf-hub:USER/NAME".
+        listed: The entry of the file in the listing.
+        source: Start of the error message, such as "init=hf-hub:USER/NAME".
 
     Raises:
         UserError: The file is damaged.
@@ -119,12 +121,13 @@ def _check(path: Path, listed: Any, source: str) -> None:
 
 
 def repository_for_run(repository: str, name: str) -> str:
-    """Return the repository of a single run of a study: USER/STUDY-RUN.
+    """Return the repository for a run of a study: USER/STUDY-RUN.
 
-    Characters that the Hub does not allow are replaced, and the end of a long name becomes a hash.
+    Characters that the Hub does not allow are replaced. The end of a too long name is replaced by a
+    hash of the name.
 
     Args:
-        repository: Repository of the study, USER/STUDY. Another text is returned unchanged.
+        repository: Repository of the study, USER/STUDY. An invalid name is returned unchanged.
         name: Name of the run.
     """
     if not NAME.fullmatch(repository):
@@ -134,12 +137,13 @@ def repository_for_run(repository: str, name: str) -> str:
     full_name = re.sub(r"[-.]{2,}", "-", full_name).strip("-.")
     if len(full_name) > LONGEST:
         digest = hashlib.sha256(full_name.encode()).hexdigest()[:8]
+        # leave 9 characters for the dash and the digest
         full_name = f"{full_name[: LONGEST - 9].rstrip('-.')}-{digest}"
     return f"{user}/{full_name}"
 
 
 def configure_client() -> None:
-    """Disable progress bars without a terminal, and abandon requests that get no answer."""
+    """Configure huggingface_hub: limit timeouts, and show progress bars only in a terminal."""
     from huggingface_hub.utils import disable_progress_bars
 
     _limit_timeouts()
@@ -151,8 +155,8 @@ def configure_client() -> None:
 def _limit_timeouts() -> None:
     """Make huggingface_hub give up a request after SILENCE seconds without a byte from the server.
 
-    Every client (httpx) that huggingface_hub opens gets a hook, which lowers the timeouts of each
-    request before it is sent, even of calls with timeout=None.
+    A hook in every httpx client lowers the timeouts of each request, even of calls with
+    timeout=None.
     """
     from huggingface_hub import set_client_factory
 
@@ -165,13 +169,17 @@ def _limit_timeouts() -> None:
 
 
 def _default_client() -> Any:
-    """Return huggingface_hub's default client. The private name is the same from 1.33 to 2.4."""
+    """Return huggingface_hub's default client.
+
+    The imported function is private. It has the same name in the versions 1.33 to 2.4.
+    """
     from huggingface_hub.utils._http import default_client_factory
 
     return default_client_factory()
 
 
 def _lower_timeouts(request: Any) -> None:
+    """Limit the timeouts of an httpx request to SILENCE seconds."""
     timeouts = request.extensions.get("timeout", {})
     kinds = ("connect", "read", "write", "pool")
     request.extensions["timeout"] = {
@@ -194,11 +202,11 @@ def token() -> str | None:
 
 
 def clean(text: str) -> str:
-    """Return text as one line without tokens, and without user names and passwords in addresses."""
+    """Return text as one line, without tokens and without users and passwords in URLs."""
     secret = (token() or "").strip()
     if secret:
         text = text.replace(secret, "***")
-    line = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))  # user and password of an address
+    line = re.sub(r"//[^/\s]*@", "//", " ".join(text.split()))  # remove USER:PASSWORD@ from URLs
     return re.sub(r"hf_[A-Za-z0-9]{8,}", "***", line)[:300]
 
 
@@ -230,7 +238,7 @@ def describe_error(error: BaseException) -> str:
         return f"the Hub is busy (HTTP {status}). Try again later"
     if isinstance(error, errors.OfflineModeIsEnabled) or is_offline():
         return NOT_CACHED
-    # the token has characters that no header can carry
+    # httpx raises these errors if the token has characters that HTTP headers do not allow
     if isinstance(error, UnicodeError) or type(error).__name__ == "LocalProtocolError":
         return f"the token is invalid. {LOGIN}"
     if status is None and _unreachable(error):
@@ -239,16 +247,20 @@ def describe_error(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error, or None without a response."""
+    """Return the HTTP status of an error, or None if there was no response."""
     return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _busy(status: int | None) -> bool:
+    """Return whether an HTTP status says that a retry may succeed."""
     return status is not None and (status in BUSY or status >= 500)
 
 
 def _root_error(error: BaseException) -> BaseException:
-    """Return the error that caused the client's "Error while uploading ..." or a UserError."""
+    """Return the original error behind a UserError or a RuntimeError.
+
+    huggingface_hub raises RuntimeError "Error while uploading ..." from the original error.
+    """
     inner = error.__context__ if isinstance(error, UserError) else error.__cause__
     if isinstance(error, RuntimeError | UserError) and inner is not None:
         return _root_error(inner)
@@ -260,15 +272,16 @@ def is_temporary(error: BaseException) -> bool:
     if is_offline():
         return False
     error = _root_error(error)
-    return _busy(_status(error)) or (_status(error) is None and _unreachable(error))
+    status = _status(error)
+    return _unreachable(error) if status is None else _busy(status)
 
 
 def _unreachable(error: BaseException) -> bool:
-    """Return whether a library raised a network error, directly or as the cause."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if "LocalProtocolError" in kinds:  # the request itself was invalid
+    """Return whether an error, or any error that caused it, is a network error."""
+    class_names = {parent.__name__ for parent in type(error).__mro__}
+    if "LocalProtocolError" in class_names:  # the request itself was invalid
         return False
-    if kinds & {"TransportError", "LocalEntryNotFoundError", "ConnectionError"}:
+    if class_names & {"TransportError", "LocalEntryNotFoundError", "ConnectionError"}:
         return True
     cause = error.__cause__ or error.__context__
     return cause is not None and _unreachable(cause)

@@ -1,8 +1,8 @@
-"""Name what was measured: a metric, of which encoder or baseline, and on which patches.
+"""Name measurements: the metric, the measured encoder or baseline, and the kind of patches.
 
-A `MetricKey` has a field for each of these. Files with columns and trackers need flat names
-instead, such as `fresh_probe_knn`. Only `flat_name` and `read_flat_name` know how flat names are
-built. This module does not import torch.
+A `MetricKey` has a field for each. Trackers and files with columns need flat names instead, such as
+`fresh_probe_knn`. Only `flat_name` and `read_flat_name` know how flat names are built. This module
+does not import torch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ COUNT = "count"  # a count in a row of metrics.jsonl, not a metric
 # Kinds of corrupted patches; arms are compared by the first kind
 PATCHES = ("masked", "random", "kept")
 MASKED = PATCHES[0]
-# Subjects that replace the encoder under a probe, on the same images. Without an encoder, the
-# prediction is always the commonest class of these images.
+# Subjects that a probe measures in place of the encoder, on the same images. COMMONEST needs no
+# features: it always predicts the commonest class of the images.
 UNTRAINED, INITIAL, PIXELS, COMMONEST = "untrained", "initial", "pixels", "commonest_class"
 COMMONEST_CLASS = "the commonest class"
 SUBSTITUTES = {  # with names for readers
@@ -39,11 +39,11 @@ _PREFIXES = {UNTRAINED: "fresh_", INITIAL: "start_", PIXELS: "pixels_", COMMONES
 
 
 class MetricKey(NamedTuple):
-    """What was measured.
+    """Identify what was measured.
 
     Attributes:
-        metric: Name under which the metric is declared, such as `knn` or `few_shot_5`. For a
-            baseline, the metric that the baseline is compared with.
+        metric: Registered name of the metric, such as `knn` or `few_shot_5`. For a baseline, the
+            metric that the baseline is compared with.
         subject: Empty for the model itself. Otherwise what was measured in place of the model: a
             key of SUBSTITUTES, or the name of a baseline of the task, such as `entropy`.
         part: Part of a joint objective, such as `mpp`.
@@ -61,12 +61,12 @@ class MetricKey(NamedTuple):
 
     @property
     def of_model(self) -> "MetricKey":
-        """Key of the same metric of the model."""
+        """Key of the same metric, measured on the model itself."""
         return self._replace(subject="")
 
     @property
     def name(self) -> str:
-        """Flat name without the part and without the place: `loss` for `validation/mpp/loss`."""
+        """Flat name without `validation/`, `probe/` and part: `loss` for `validation/mpp/loss`."""
         is_probe = self.is_probe and not self.is_held_out
         return flat_name(self._replace(part="", is_probe=is_probe, is_held_out=False))
 
@@ -76,13 +76,13 @@ class MetricKey(NamedTuple):
 
     @property
     def shots(self) -> str:
-        """Number of shots of the model's few-shot accuracy as a text, otherwise an empty text."""
+        """Number of shots, such as "5" for `few_shot_5` of the model; empty for other keys."""
         is_few_shot = self.metric.startswith(_FEW_SHOT) and not self.subject
         return self.metric.removeprefix(_FEW_SHOT) if is_few_shot else ""
 
 
 def flat_name(key: MetricKey) -> str:
-    """Return the name of a metric or baseline in metrics.jsonl, in result.json and in trackers.
+    """Return the flat name of a key, as in metrics.jsonl, result.json and trackers.
 
     Examples:
         MetricKey("knn", "untrained", is_probe=True) -> fresh_probe_knn
@@ -90,7 +90,7 @@ def flat_name(key: MetricKey) -> str:
         MetricKey("loss", part="mpp", is_held_out=True) -> validation/mpp/loss
         MetricKey("loss", "entropy", part="mpp", patches="masked") -> mpp/entropy
     """
-    # torch.compile traces this function, so it reads no property of the key
+    # torch.compile traces this function. Do not use properties of the key here.
     name = f"{key.metric}_{key.patches}" if key.patches else key.metric
     if key.is_probe and not key.is_held_out:
         name = f"{_PROBED}{name}"
@@ -105,23 +105,23 @@ def flat_name(key: MetricKey) -> str:
 
 
 def read_flat_name(name: str) -> MetricKey:
-    """Return the key of a flat name. `flat_name` undoes this function.
+    """Parse a flat name into a key. `flat_name` turns the key back into the name.
 
-    A name that a baseline is declared under is read as this baseline. The rows of plugins in
-    `use_plugin_rows` count before the rows of the package.
+    The registered name of a baseline gives the key of this baseline.
     """
     is_probe = name.startswith(_PROBE)
     is_held_out = is_probe or name.startswith(_HELD_OUT)
     part, _, metric = name.removeprefix(_PROBE if is_probe else _HELD_OUT).rpartition("/")
-    subject, declared = "", _declared_row(metric)
-    if isinstance(declared, Baseline):
-        subject, metric = metric, declared.first_metric
-    elif declared is None:
+    subject, row = "", _declared_row(metric)
+    if isinstance(row, Baseline):
+        subject, metric = metric, row.first_metric
+    elif row is None:
         for substitute, prefix in _PREFIXES.items():
             if metric.startswith(prefix):
                 subject, metric = substitute, metric.removeprefix(prefix)
                 break
-    if not is_held_out and declared is None and metric.startswith(_PROBED):
+    # a registered name may begin with "probe_", too
+    if not is_held_out and row is None and metric.startswith(_PROBED):
         is_probe, metric = True, metric.removeprefix(_PROBED)
     stem, _, patches = metric.rpartition("_")
     if not stem or patches not in PATCHES:
@@ -130,7 +130,7 @@ def read_flat_name(name: str) -> MetricKey:
 
 
 def read_flat_names(values: Mapping[str, T]) -> dict[MetricKey, T]:
-    """Return `{key: value}` of `{flat name: value}`, such as a row of metrics.jsonl."""
+    """Convert `{flat name: value}`, such as a row of metrics.jsonl, to `{key: value}`."""
     return {read_flat_name(name): value for name, value in values.items()}
 
 
@@ -139,9 +139,9 @@ class Metric:
     """Description of a metric.
 
     Attributes:
-        name: Name of the metric; a `*` at the end stands for any text.
-        label: Name for readers; a `*` in it is replaced by the text that the `*` in `name` stands
-            for. Default: the name in words.
+        name: Name of the metric. A `*` at the end matches any text.
+        label: Name for readers. A `*` is replaced by the text that matches the `*` in `name`.
+            Default: the name with spaces for underscores.
         higher: Whether higher values are better.
         unit: SHARE, PIXEL_SHARE, LOSS, NUMBER or COUNT.
     """
@@ -165,14 +165,12 @@ class Metric:
 
     @property
     def is_compared(self) -> bool:
-        """Return whether a report compares arms (settings such as `mae` and `scratch`) by this
-        metric.
+        """Return whether reports compare arms, such as `mae` and `scratch`, by this metric.
 
-        Reports compare arms by losses and by shares such as accuracies. Some metrics are also
-        measured for one kind of corrupted patches, such as `accuracy_masked`, `accuracy_random` and
-        `loss_masked`. Among these, reports compare only the shares of masked patches, such as
-        `accuracy_masked`. They compare no loss of one kind of patches, because models are trained
-        on the loss over all patches.
+        Reports compare arms by losses and by shares, such as accuracies. Some metrics are also
+        measured separately for each kind of corrupted patches. Among these, only shares of masked
+        patches are compared, such as `accuracy_masked`. `loss_masked` is not compared, because
+        models are trained on the loss over all patches.
         """
         patches = read_flat_name(self.name).patches
         if patches:
@@ -180,7 +178,7 @@ class Metric:
         return self.in_per_cent or self.unit == LOSS
 
     def text(self, value: float, page: bool = False) -> str:
-        """Return a value as text, with the digits that suit the terminal or a page."""
+        """Format a value for the terminal or for a page, where per cent have one more digit."""
         if self.in_per_cent:
             return f"{value:.2%}" if page else f"{value:.1%}"
         return f"{value:.4g}" if page else f"{value:#.4g}".rstrip(".")
@@ -188,10 +186,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Prediction without learning, measured under a separate name.
+    """Description of a baseline, which is a prediction without learning.
 
     Attributes:
-        name: Name under which the baseline is measured.
+        name: Name of the measured value.
         called: Name for readers, which says what the baseline predicts.
         compared_with: Names of metrics. The baseline is compared with the first of them that was
             measured.
@@ -234,10 +232,10 @@ def register(*rows: Row) -> None:
 def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
     """Use the metric descriptions of some runs' plugins inside the `with` block.
 
-    A row (`Metric` or `Baseline`) describes the metric or baseline with its name: the label, the
-    unit and the better direction. The rows of plugins take precedence over the rows of this
-    package. If two runs declare different rows of the same name, the name has no row, because the
-    row of the first run would be wrong for the second.
+    A row (`Metric` or `Baseline`) describes a metric or baseline, for example the label and the
+    unit. The rows of plugins take precedence over the rows of this package. If two runs declare
+    different rows for a name, no row is used for this name, because the row of the first run would
+    be wrong for the second run.
 
     Args:
         runs: For each run, the rows of its metrics and baselines (`rows_of_run`).
@@ -245,7 +243,7 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
     rows_by_name: dict[str, Row | None] = {}
     for rows in runs:
         for row in rows:
-            # None, once two runs have declared different rows of this name
+            # map the name to None once two runs declare different rows
             is_agreed = rows_by_name.get(row.name, row) == row
             rows_by_name[row.name] = row if is_agreed else None
     token = _plugin_rows.set(rows_by_name)
@@ -256,11 +254,10 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
 
 
 def rows_of_run(declared: Sequence[Row], measured: Iterable[MetricKey]) -> list[Row]:
-    """Return the rows of a run's metrics and baselines, from its plugin and from the package.
+    """Return the descriptions (rows) of a run's metrics and baselines.
 
-    A row (`Metric` or `Baseline`) describes the metric or baseline with its name. The rows of the
-    package are included so that `use_plugin_rows` notices a name that means one thing in a run with
-    a plugin and another in a run without.
+    The rows are those of the run's plugin and those of the package. With rows of the package,
+    `use_plugin_rows` notices a name that means different things in runs with and without a plugin.
 
     Args:
         declared: Rows that the run's plugin declares.
@@ -283,16 +280,16 @@ def _all_rows() -> Iterable[Row | None]:
 
 
 def _declared_row(name: str) -> Row | None:
-    """Return the metric or baseline with exactly this name, or None."""
+    """Return the metric or baseline that is registered under this name, or None."""
     return _plugin_rows.get().get(name, _rows.get(name))
 
 
 def _find(key: MetricKey) -> Metric | None:
-    """Return the description of a metric, or None if nothing describes the metric.
+    """Return the description of a metric, or None if no registered name fits.
 
-    The description is registered under the metric's name or under a shorter name: `accuracy_masked`
-    is described by `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by `few_shot_*`. The returned
-    description has the name of the metric, without the part of a joint objective.
+    The registered name is the metric's name or a shorter name: `accuracy_masked` is described by
+    `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by `few_shot_*`. The returned description has
+    the full name, without the part of a joint objective.
     """
     name = key.name
     row = _declared_row(name)
@@ -302,10 +299,11 @@ def _find(key: MetricKey) -> Metric | None:
     if key.patches and isinstance(row, Metric):
         label = f"{row.label} {key.patches}" if row.label else ""
         return replace(row, name=name, label=label)
-    row = _find(key._replace(is_probe=False)) if key.is_probe else None
-    if row:
-        return replace(row, name=name, label=row.words)
-    # a name with a number: few_shot_7 is described by few_shot_*, and "*-shot" becomes "7-shot"
+    if key.is_probe:
+        row = _find(key._replace(is_probe=False))
+        if row:
+            return replace(row, name=name, label=row.words)
+    # few_shot_7 is described by few_shot_*, whose label "*-shot" becomes "7-shot"
     for row in all_metrics():
         prefix = row.name.removesuffix("*")
         if row.name.endswith("*") and name.startswith(prefix):
@@ -315,32 +313,33 @@ def _find(key: MetricKey) -> Metric | None:
 
 
 def find_metric(key: MetricKey) -> Metric:
-    """Return the description of a metric; for a baseline, of the metric that it is compared with.
+    """Return the description of a metric.
 
-    The package and plugins register descriptions (`Metric`). A metric without a registered
-    description counts as a loss if the name starts with "loss", and as a plain number otherwise.
-    The part of a sum of objectives does not matter.
+    For a baseline, describe the metric that the baseline is compared with. A metric without a
+    registered description counts as a loss if the name starts with "loss", and otherwise as a plain
+    number. The part of a sum of objectives does not matter.
     """
     key = key.of_model
     is_loss = key.metric.startswith("loss")
-    return _find(key) or Metric(key.name, higher=not is_loss, unit=LOSS if is_loss else NUMBER)
+    unit = LOSS if is_loss else NUMBER
+    return _find(key) or Metric(key.name, higher=not is_loss, unit=unit)
 
 
 def has_row(key: MetricKey) -> bool:
-    """Return whether a key belongs to a registered metric, and not to a baseline."""
+    """Return whether a key is a metric with a registered description. False for baselines."""
     return not key.subject and _find(key) is not None
 
 
 def find_baseline(key: MetricKey) -> Baseline | None:
     """Return the description of a baseline, or None for a metric of the model.
 
-    A baseline that replaces the encoder, such as k-NN on pixels, is compared with the same metric
-    of the encoder. The baselines of a task are registered by the package or by a plugin.
+    The package and plugins register the baselines of tasks. A baseline that replaces the encoder,
+    such as k-NN on pixels, is not registered. It is compared with the same metric of the encoder.
     """
     if not key.subject:
         return None
-    declared = _declared_row(key.name)
-    if isinstance(declared, Baseline):
-        return declared
-    compared = key.of_model.name
-    return Baseline(key.name, SUBSTITUTES.get(key.subject, key.subject), (compared,))
+    row = _declared_row(key.name)
+    if isinstance(row, Baseline):
+        return row
+    metric = key.of_model.name
+    return Baseline(key.name, SUBSTITUTES.get(key.subject, key.subject), (metric,))

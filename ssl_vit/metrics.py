@@ -27,7 +27,7 @@ from .measurements import (
     register,
 )
 
-# What a measure reads of each image: a feature vector, the tokens, the patches with a mask, or the
+# Input of a measure for each image: a feature vector, the tokens, the patches with a mask, or the
 # logits of the run's own head
 Reads = Literal["feature", "tokens", "mask", "head"]
 
@@ -37,11 +37,11 @@ class Measure(NamedTuple):
 
     Attributes:
         metrics: Names of the metrics. A `*` stands for each number in probe.shots.
-        reads: What the measure reads of each image. A measure that reads "feature" also runs
-            during pre-training, with probe.every.
+        reads: Input of the measure for each image. Measures that read "feature" also run during
+            pre-training, with probe.every.
         code: For "feature", MODULE:FUNCTION of a function like `probes.classify_by_knn`. For
-            "tokens", a module with the functions `describe` and `measure` of attentive.py.
-        label: Name of the metric for readers. Default: the name in words.
+            "tokens", a module that defines `describe` and `measure`, as attentive.py.
+        label: Name of the metric for readers. Default: the name with spaces for underscores.
         chooses: What the measure chooses on held-out images, in words.
     """
 
@@ -52,8 +52,8 @@ class Measure(NamedTuple):
     chooses: str = ""
 
 
-# In the order in which measures run and are shown: the first measured one heads reports and gives
-# the verdict. Few-shot accuracy depends on a random draw of images, so it comes after the others.
+# Measures run and are shown in this order. The first measured metric heads reports and gives the
+# verdict. Few-shot accuracy comes late, because it depends on a random draw of images.
 MEASURES = {
     "linear": Measure(
         ("linear",),
@@ -83,92 +83,95 @@ MEASURES = {
     ),
     "top1": Measure(("top1", "top5", "real"), "head"),
 }
-# Metrics of a classifier on test images; nothing may be chosen by these
+# Metrics of a classifier on test images. Do not choose anything by these metrics.
 TESTED = MEASURES["top1"].metrics
-# The first metric of each measure of a frozen encoder. The first measured metric heads reports and
-# gives the verdict
+# The first metric of each measure of a frozen encoder, in the order of MEASURES
 PROBES = tuple(
     measure.metrics[0].replace("*", "5") for measure in MEASURES.values() if measure.reads != "head"
 )
-# Metrics in lists of runs; the shares that an objective declares follow. The first metric that a
-# run has appears in its line of the runs tool and in the first sentences of its page.
+# Metrics in lists of runs, followed by the shares that an objective declares. The first of these
+# metrics that a run has appears in the runs tool and in the first sentences of the run's page.
 MAIN = ("top1", *PROBES, "accuracy_masked", "accuracy")
 
 
 def held_out_choices(measures: Iterable[str]) -> list[str]:
-    """Return what measures choose on held-out images, in words."""
-    chosen = (MEASURES[name].chooses for name in measures if name in MEASURES)
-    return [text for text in chosen if text]
+    """Return what the measures choose on held-out images, such as "the learning rate of ..."."""
+    choices = (MEASURES[name].chooses for name in measures if name in MEASURES)
+    return [choice for choice in choices if choice]
 
 
 def main_metrics() -> list[str]:
-    """Return the names of metrics that lists of runs show, in order.
+    """Return the names of the metrics in lists of runs, in order.
 
-    The shares that objectives declare follow `MAIN`. The loss, which every run has, comes last.
+    `MAIN` comes first, then the shares that objectives declare, then the loss.
     """
     shares = [row.name for row in all_metrics() if row.unit == SHARE and row not in _TASK_METRICS]
     return [*MAIN, *shares, "loss"]
 
 
 def _name_for_rank(key: MetricKey) -> str:
-    """Return the name under which `MAIN` and `PROBES` list a measure, if they list the measure.
+    """Return the name of a metric in the lists `MAIN` and `PROBES`.
 
     Examples:
-        few_shot_10 -> few_shot_5: a few-shot accuracy has this name for any number of shots.
-        probe_knn -> knn: a probe in a training run has the name of the probe.
+        few_shot_10 -> few_shot_5: the lists have one entry for all few-shot accuracies.
+        probe_knn -> knn: a probe during training is listed like the same probe afterwards.
         mpp/accuracy -> accuracy: the part of a sum of objectives does not matter.
-        grad_norm -> grad_norm: any other name, which the lists do not have.
+        grad_norm -> grad_norm: the lists do not have this metric.
     """
     if key.shots:
         return "few_shot_5"
-    measure = key._replace(is_probe=False).name
-    return measure if measure in MAIN else key.name
+    name = key._replace(is_probe=False).name
+    return name if name in MAIN else key.name
 
 
 def measure_rank(key: MetricKey) -> float:
-    """Return the rank of a measure in the order of `MAIN`, the most important measure at 0.
+    """Return the rank of a metric in `MAIN`. The most important metric has rank 0.
 
-    All measures outside of `MAIN` share the last rank. `MAIN` has a single entry for few-shot
-    accuracies. Among these, more shots come before fewer shots, because one shot is the noisiest
-    measure.
+    All metrics outside of `MAIN` share the last rank. Among few-shot accuracies, more shots come
+    first, because few shots give a noisy accuracy.
     """
-    measure = _name_for_rank(key)
-    if measure not in MAIN:
+    name = _name_for_rank(key)
+    if name not in MAIN:
         return len(MAIN)
-    rank = MAIN.index(measure)
+    rank = MAIN.index(name)
     if key.shots.isdecimal():
-        # less for more shots, and below rank + 1, which is the rank of the next measure
+        # The more shots, the smaller the fraction. It is below 1, so rank + 1 stays free for the
+        # next metric.
         return rank + 1 / (1 + int(key.shots))
     return rank
 
 
 def is_frozen_metric(key: MetricKey) -> bool:
-    """Return whether a measure is a probe of a frozen encoder, including probes in a training run.
+    """Return whether a metric is a probe of a frozen encoder, also during training.
 
-    Such measures can be compared between objectives.
+    Such metrics can be compared between objectives.
     """
     return _name_for_rank(key) in PROBES
 
 
 def in_order(keys: Iterable[MetricKey]) -> list[MetricKey]:
-    """Return the measures that lists of runs show, in the order of MAIN. The loss comes last."""
+    """Select the metrics that lists of runs show, and sort them in the order of `main_metrics`."""
     order = main_metrics()
-    shown = [key for key in keys if _name_for_rank(key) in order]
-    return sorted(
-        shown,
-        key=lambda key: (order.index(_name_for_rank(key)), measure_rank(key), flat_name(key)),
-    )
+
+    def position(key: MetricKey) -> tuple[int, float, str]:
+        return order.index(_name_for_rank(key)), measure_rank(key), flat_name(key)
+
+    return sorted((key for key in keys if _name_for_rank(key) in order), key=position)
 
 
 def has_direction(key: MetricKey) -> bool:
-    """Return whether the better direction is known: true for any loss or metric with a row."""
+    """Return whether it is known if higher or lower values are better.
+
+    This is known for losses and for metrics with a registered description.
+    """
     return has_row(key) or (not key.subject and find_metric(key).unit == LOSS)
 
 
 def score(key: MetricKey, value: float) -> float:
-    """Return a metric's value, negated if smaller values are better, so that larger is better.
+    """Return a score of a metric's value, for which higher is always better.
 
-    A value that is not finite gives -inf.
+    If lower values of the metric are better, the value is negated. A value that is not finite gives
+    -inf.
     """
     if not math.isfinite(value):
         return -math.inf
@@ -176,7 +179,7 @@ def score(key: MetricKey, value: float) -> float:
 
 
 def is_model_metric(key: MetricKey) -> bool:
-    """Return whether a key belongs to a metric, and not to a baseline or a count."""
+    """Return whether a key is a metric, and not a baseline or a count."""
     return not key.subject and find_metric(key).unit != COUNT
 
 
@@ -186,11 +189,11 @@ def metric_label(key: MetricKey) -> str:
 
 
 def is_shown_otherwise(key: MetricKey, keys: Container[MetricKey]) -> bool:
-    """Return whether a metric is left out because related metrics are shown instead.
+    """Return whether a metric is hidden because a related metric is shown instead.
 
     Some metrics are also measured separately for each kind of corrupted patch: masked, replaced by
-    a random patch, or kept. An accuracy over all patches (`accuracy`) is left out if
-    `accuracy_masked` was measured. A loss of one kind of patch (`loss_masked`) is always left out,
+    a random patch, or kept. An accuracy over all patches (`accuracy`) is hidden if
+    `accuracy_masked` was measured. A loss of one kind of patch (`loss_masked`) is always hidden,
     because the model learns from the loss over all patches.
 
     Args:
@@ -205,11 +208,10 @@ def is_shown_otherwise(key: MetricKey, keys: Container[MetricKey]) -> bool:
 def compared_with(baseline: MetricKey, keys: Container[MetricKey]) -> MetricKey | None:
     """Return the measured metric that a baseline is compared with, or None.
 
-    The description of a baseline lists metrics, and the first measured metric counts. In joint
-    training, the baseline `mpp/entropy` is compared with `mpp/loss` (of the same objective) rather
-    than with `loss` (of the sum of objectives). If a metric of all patches was also measured on
-    masked patches alone, as `mpp/loss_masked`, that metric is returned, because baselines are
-    measured on masked patches.
+    This is the first measured metric in the description of the baseline. In joint training, the
+    baseline `mpp/entropy` is compared with `mpp/loss` (of the same objective) rather than with
+    `loss` (of the sum of objectives). `mpp/loss_masked` is preferred to `mpp/loss`, because
+    baselines are measured on masked patches.
 
     Args:
         baseline: The baseline.
@@ -224,21 +226,23 @@ def compared_with(baseline: MetricKey, keys: Container[MetricKey]) -> MetricKey 
 
 
 def metrics_to_compare(baseline: MetricKey) -> list[MetricKey]:
-    """Return the metrics that a baseline is compared with, measured or not, of the same part."""
+    """Return the metrics that a baseline can be compared with, whether measured or not.
+
+    In joint training, these are metrics of the same objective.
+    """
     row = find_baseline(baseline)
     names = row.compared_with if row else ()
-    compared = map(read_flat_name, names)
-    return [baseline.of_model._replace(metric=key.metric, patches=key.patches) for key in compared]
+    keys = map(read_flat_name, names)
+    return [baseline.of_model._replace(metric=key.metric, patches=key.patches) for key in keys]
 
 
 def format_metrics(
     values: Mapping[MetricKey, float], baselines: Mapping[MetricKey, float] | None = None
 ) -> str:
-    """Return a text of metrics with their values: "accuracy 81.2% (to beat 50.0%), loss 0.5000".
+    """Format metrics with their values: "accuracy 81.2% (to beat 50.0%), loss 0.5000".
 
-    Left out are metrics that no `Metric` describes, baselines and counts, and metrics for which
-    related metrics are shown instead (`is_shown_otherwise`). A metric with a measured baseline is
-    always shown, because the baseline needs the metric next to it.
+    Metrics without a registered description, baselines and counts are left out. So are metrics that
+    `is_shown_otherwise` hides. A metric with a measured baseline is always shown.
 
     Args:
         values: `{metric: value}`.
@@ -258,7 +262,7 @@ def format_metrics(
 
 
 def _format_metric(key: MetricKey, value: float, baselines: list[float]) -> str:
-    """Return a metric with its label and the best of its baselines, as text."""
+    """Format a metric: label, value and best baseline."""
     row = find_metric(key)
     if not baselines:
         return f"{metric_label(key)} {row.text(value)}"
@@ -267,7 +271,7 @@ def _format_metric(key: MetricKey, value: float, baselines: list[float]) -> str:
 
 
 def format_baselines(values: Mapping[MetricKey, float]) -> str:
-    """Return a text of baselines with their values: "accuracy 50.0% (the commonest class)".
+    """Format baselines with their values: "accuracy 50.0% (the commonest class)".
 
     Args:
         values: `{baseline: value}`. Keys that belong to no baseline are left out.
@@ -276,7 +280,7 @@ def format_baselines(values: Mapping[MetricKey, float]) -> str:
     for key, value in values.items():
         baseline = find_baseline(key)
         if baseline:
-            # the value is written like the metric that the baseline is compared with
+            # format the value like the metric that the baseline is compared with
             metric = find_metric(key)
             prediction = baseline.called  # such as "the commonest class"
             texts.append(f"{key.part_prefix}{metric.words} {metric.text(value)} ({prediction})")

@@ -2,8 +2,8 @@
 
 A sample's key is a hash of (seed, epoch, index). Each use of a key (crop, flip, corruption) derives
 a separate stream by name, so that a sample is the same on any number of workers and processes and
-after any interruption. All arithmetic is on int64 arrays or tensors, which wrap around. Arguments
-may be either, and the result is of the same type.
+after any interruption. Arguments are int64 arrays or int64 tensors, whose arithmetic wraps around.
+The result is an array for arrays, and a tensor for tensors.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ SORTED = 64  # up to this many items are permuted by sorting their hashes
 
 
 def _shift(x: Any, n: int) -> Any:
-    """Shift int64 to the right logically."""
+    """Shift int64 right by n bits. Zeros fill the upper bits, also for negative numbers."""
     return (x >> n) & ((1 << (64 - n)) - 1)
 
 
@@ -40,15 +40,14 @@ def bits(key: Any, slot: Any) -> Any:
         # Python's integers do not wrap around, so the product is wrapped to the range of int64
         step = ((slot + 1) * GAMMA + 2**63) % 2**64 - 2**63
     else:
-        # torch.compile may turn an arange into Python-like symbols, which do not wrap around
-        # either. key & 0 is a tensor of zeros. The xor with these zeros keeps the numbers, and
-        # turns the symbols into an int64 tensor, which wraps around.
+        # torch.compile may turn an arange into symbols, which do not wrap around. The xor with
+        # key & 0, a tensor of zeros, turns the symbols into an int64 tensor with the same numbers.
         step = ((slot ^ (key & 0)) + 1) * GAMMA
     return _mix(key + step)
 
 
 def key(*parts: Any) -> np.ndarray:
-    """Return a key for random numbers, a hash of integers such as (seed, epoch, index).
+    """Hash integers, such as (seed, epoch, index), to a key.
 
     The other functions of this module turn the key into random numbers. Equal integers give equal
     keys.
@@ -59,14 +58,14 @@ def key(*parts: Any) -> np.ndarray:
     Returns:
         Keys, int64, with at least one dimension.
     """
-    folded = np.zeros(1, np.int64)
+    hashed = np.zeros(1, np.int64)
     for part in parts:
-        folded = bits(folded, np.atleast_1d(np.asarray(part, np.int64)))
-    return folded
+        hashed = bits(hashed, np.atleast_1d(np.asarray(part, np.int64)))
+    return hashed
 
 
 def stream_id(purpose: str) -> int:
-    """Return the 32-bit FNV-1a hash of the name of a stream of random numbers, such as "crop".
+    """Hash the name of a stream of random numbers, such as "crop", by 32-bit FNV-1a.
 
     Compiled code cannot call this function: torch 2.11 cannot trace a loop over bytes.
     """
@@ -77,25 +76,26 @@ def stream_id(purpose: str) -> int:
 
 
 def stream(key: Any, purpose: str | int) -> Any:
-    """Return the key's stream for a purpose ("crop", "mix"), so that no two uses share a number.
+    """Derive a key for one purpose, such as "crop", so that no two purposes share random numbers.
 
-    Compiled code passes the `stream_id` of the name, computed at import.
+    Compiled code passes the `stream_id` of the purpose, computed at import.
     """
-    return bits(key, stream_id(purpose) if isinstance(purpose, str) else purpose)
+    slot = stream_id(purpose) if isinstance(purpose, str) else purpose
+    return bits(key, slot)
 
 
 def uniform(key: Any, slot: Any) -> Any:
-    """Return uniform numbers in [0, 1), multiples of 2^-24, which float32 holds exactly."""
+    """Return uniform numbers in [0, 1), as multiples of 2^-24, which float32 holds exactly."""
     return _shift(bits(key, slot), 40) * 2.0**-24
 
 
 def top_bits(value: Any, n: int) -> Any:
-    """Return the upper n bits of int64 as a non-negative number, for 0 < n < 64."""
+    """Return the upper n bits of int64 numbers as non-negative numbers, for 0 < n < 64."""
     return _shift(value, 64 - n)
 
 
 def integers(key: Any, slot: Any, n: Any) -> Any:
-    """Return uniform integers 0 to n-1 for 0 < n < 2^31, for each (key, slot).
+    """Return a uniform integer from 0 to n-1 for each (key, slot), for 0 < n < 2^31.
 
     31 random bits are multiplied by n and shifted. The bias of the integers is below n / 2^31.
     """
@@ -103,53 +103,56 @@ def integers(key: Any, slot: Any, n: Any) -> Any:
 
 
 def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
-    """Apply a random permutation of 0 to n-1, which `key` selects, to positions.
+    """Return the items at some positions of a random permutation of 0 to n-1.
 
-    Up to SORTED items are sorted by (hash, index), so all orders are equally likely.
+    The key selects the permutation. Up to SORTED items are sorted by (hash, index), so all orders
+    are equally likely.
 
-    More items are permuted by a balanced Feistel network over the next power of four. The network
-    is applied again while its value is not below n (cycle walking: Black and Rogaway, 2002). The
-    memory thus does not grow with n.
+    More items are permuted by a balanced Feistel network over the next power of four. An item that
+    is not below n is put into the network again (cycle walking: Black and Rogaway, 2002). This
+    needs only memory for the requested positions.
 
-    The network has two weaknesses. On few items it is biased (visibly below 20 items), which is why
-    these are sorted. If n is a power of four, it gives only even permutations (an even number of
-    swaps), which is half of all permutations. For more than SORTED items, nobody can notice this.
+    The network has two weaknesses. For few items, it is biased (visibly below 20 items), so few
+    items are sorted instead. If n is a power of four, the network gives only even permutations (an
+    even number of swaps), half of all permutations. Nobody can notice this for more than SORTED
+    items.
 
     Args:
         position: Positions from 0 to n-1, an integer or integer array.
         n: Number of items.
-        key: Random key for each position, or a single key. Only NumPy, no tensors.
+        key: Random key for each position, or a single key. A NumPy array, not a tensor.
         rounds: Rounds of the Feistel network.
 
     Returns:
         The item at each position, int64.
     """
-    x, key = np.broadcast_arrays(
+    position, key = np.broadcast_arrays(
         np.atleast_1d(np.asarray(position, np.int64)), np.asarray(key, np.int64)
     )
     if n <= SORTED:
-        return _sorted(x, n, key)
-    half = ((n - 1).bit_length() + 1) // 2
-    mask = (1 << half) - 1
+        return _sorted(position, n, key)
+    half_bits = ((n - 1).bit_length() + 1) // 2
+    mask = (1 << half_bits) - 1
 
     def feistel(x: np.ndarray, key: np.ndarray) -> np.ndarray:
-        left = x >> half
+        left = x >> half_bits
         right = x & mask
         for r in range(rounds):
             # the round function is a hash of the right half and the number of the round
             left, right = right, left ^ (bits(key, right * rounds + r) & mask)
-        return (left << half) | right
+        return (left << half_bits) | right
 
-    x = feistel(x, key)
-    while (x >= n).any():
-        outside = x >= n
-        x[outside] = feistel(x[outside], key[outside])
-    return x
+    item = feistel(position, key)
+    while (item >= n).any():
+        outside = item >= n
+        item[outside] = feistel(item[outside], key[outside])
+    return item
 
 
 def _sorted(position: np.ndarray, n: int, key: np.ndarray) -> np.ndarray:
-    """Return the items at these positions when 0 to n-1 are sorted by (hash, index)."""
-    keys, key_index = np.unique(key, return_inverse=True)  # all positions of an epoch share a key
+    """Sort 0 to n-1 by (hash, index), and return the items at the positions."""
+    # sort once for each distinct key, because all positions of an epoch have the same key
+    keys, key_index = np.unique(key, return_inverse=True)
     hashes = bits(stream(keys, "permute")[:, None], np.arange(n))
     order = np.argsort(hashes, axis=1, kind="stable")
     return order[key_index.reshape(position.shape), position]

@@ -1,7 +1,7 @@
 """Compute intervals for results of a few seeds on one test split, and for paired comparisons.
 
 Provides Student's t, a bootstrap over seeds and images, Wilson's interval, and intervals for two
-encoders on the same images. An image may be in a split several times. Copies are not independent
+encoders on the same images. A split may contain copies of an image. Copies are not independent
 cases, so intervals over images resample distinct contents. docs/evaluate.md says what each interval
 covers.
 
@@ -18,7 +18,7 @@ from scipy import special  # not scipy.stats, whose import takes half a second o
 
 RESAMPLES = 10_000
 TAIL = 0.025  # probability outside of the interval on each side
-ENTRIES = 4_000_000  # size of a block of resampled counts, to bound memory if many columns differ
+ENTRIES = 4_000_000  # most numbers in a table of resampled counts, to bound the memory
 
 
 class Interval(NamedTuple):
@@ -47,10 +47,10 @@ class SeedSummary(NamedTuple):
 
 
 def as_json(value: Any) -> Any:
-    """Convert a value to what JSON can represent.
+    """Convert a value for JSON.
 
-    An `Interval` becomes a list of two numbers, any other named tuple an object, and a number that
-    is not finite (NaN or infinite) null. Lists and dictionaries are converted element by element.
+    An `Interval` becomes a list of two numbers. Any other named tuple becomes a dictionary. NaN and
+    infinite numbers become None. Lists and dictionaries are converted element by element.
     """
     if isinstance(value, tuple) and hasattr(value, "_asdict") and not isinstance(value, Interval):
         value = value._asdict()
@@ -65,21 +65,21 @@ def t_factor(n: int, family: int = 1) -> float:
     """Return the half width of a two-sided 95% t-interval, in standard errors of the mean.
 
     This is the quantile of Student's t with n - 1 degrees of freedom at the probability
-    1 - TAIL / family. TAIL is 0.025, and the division by `family` is Bonferroni's correction.
+    1 - 0.025 / family (Bonferroni's correction).
 
     Args:
         n: Number of values, at least 2.
-        family: Number of intervals that together cover their means with a probability of 95%.
+        family: Number of intervals that jointly cover their means with a probability of 95%.
     """
     return float(special.stdtrit(n - 1, 1 - TAIL / family))
 
 
 def t_half_width(n: int, family: int = 1) -> float:
-    """Return the half width of the t-interval of a mean, in standard deviations of the values.
+    """Return the half width of a two-sided 95% t-interval, in standard deviations of the values.
 
     Args:
         n: Number of values, at least 2.
-        family: Number of intervals that together cover their means with a probability of 95%.
+        family: See `t_factor`.
     """
     return t_factor(n, family) / math.sqrt(n)
 
@@ -89,7 +89,7 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
     Args:
         values: A value or a paired difference for each seed.
-        family: Number of intervals that together cover their means with a probability of 95%.
+        family: See `t_factor`.
     """
     n = len(values)
     mean = float(np.mean(values))
@@ -101,10 +101,10 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
 
 def effective_number(copies_C: np.ndarray) -> float:
-    """Return how many independent images have as much information as a split with copies.
+    """Return the effective number of independent images in a split with copies of images.
 
-    With n_c copies of content c, this is (sum n_c)^2 / sum n_c^2 (Kish, 1965). If all contents are
-    distinct, it is the number of images.
+    With n_c copies of content c, this is (sum n_c)^2 / sum n_c^2 (Kish, 1965). Without copies, this
+    is the number of images.
 
     Args:
         copies_C: Number of copies of each content, shape (C,).
@@ -124,7 +124,7 @@ def wilson_interval(share: float, n: float) -> Interval:
     half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     low = (middle - half) / (1 + z**2 / n)
     high = (middle + half) / (1 + z**2 / n)
-    # Without min and max, rounding would put shares of 0 and 1 just outside of the interval
+    # Due to rounding, shares of 0 and 1 may be just outside of the interval, so widen the interval
     return Interval(min(max(low, 0.0), share), max(min(high, 1.0), share))
 
 
@@ -133,15 +133,15 @@ def paired_difference(
 ) -> tuple[float, Interval]:
     """Return the mean of paired differences over images, and an interval of the mean.
 
-    The interval is Wald's, after two images are added to the data: half an image for each of the
-    four combinations of right and wrong of two encoders (Agresti and Min, 2005). Without them, a
-    few images on which the encoders differ would be a significant result.
+    The interval is Wald's interval with two added images: half an image for each of the four
+    combinations of right and wrong of two encoders (Agresti and Min, 2005). Without added images,
+    encoders that differ on a few images would differ significantly.
 
     Args:
         difference_M: Differences from -1 to 1, shape (M,). For two encoders on the same image: 1 if
             only the first is right, -1 if only the second is right.
-        effective: Number of independent images that the images count as, if the split has copies of
-            images (`effective_number`). None: all images are distinct.
+        effective: Effective number of independent images (`effective_number`) in a split with
+            copies. None: all images are distinct.
 
     Returns:
         The mean of the differences, without the two added images, and the 95% interval.
@@ -157,12 +157,11 @@ def paired_difference(
 
 
 def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
-    """Widen an interval over test images so that it also covers the draws of few-shot images.
+    """Widen an interval over test images, to cover also the random draws of few-shot images.
 
-    On each side of the mean, the new interval reaches to a distance of sqrt(a^2 + b^2), where a is
-    the distance from the mean to the end of the interval over images, and b is the half width of
-    Student's t interval over draws (Zou and Donner, 2008). If all draws agree, b is 0 and the
-    interval stays the same.
+    On each side of the mean, the distance to the end of the interval becomes sqrt(a^2 + b^2). Here,
+    a is the distance in the interval over images, and b is the half width of Student's t interval
+    over draws (Zou and Donner, 2008). If all draws agree, b is 0 and the interval stays the same.
 
     Args:
         value_T: Accuracy, or difference of two accuracies, of each draw on all test images, shape
@@ -171,8 +170,8 @@ def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 
         least: Lowest possible value: 0 for an accuracy, -1 for a difference.
 
     Returns:
-        The widened interval. With one draw, the interval over images, because one draw does not
-        show how much draws differ.
+        The widened interval. With one draw, the unchanged interval, because one draw does not show
+        how much draws differ.
     """
     mean, draws = float(np.mean(value_T)), summarize(value_T).interval
     if draws is None:
@@ -184,14 +183,13 @@ def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 
 
 
 def sum_copies(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Add up the rows of images that have the same content.
+    """Sum the rows of images with the same content.
 
     If all contents are distinct, the table is returned unchanged.
 
     Args:
         table_MK: K numbers of each image.
-        content_M: Number that identifies the content of each image. None: all contents are
-            distinct.
+        content_M: Identifier of the content of each image. None: all contents are distinct.
 
     Returns:
         The sums (C, K), and the number of copies of each content, int64 (C,).
@@ -215,10 +213,10 @@ def resampled_difference(
 ) -> Interval:
     """Return a bootstrap interval of the difference of two scores, such as two mean IoUs.
 
-    A resample draws images at random with replacement. A content is an image together with its
-    copies, which are drawn together. Both scores of a resample are computed from the same images,
-    by way of sums over images. For a mean IoU, for example, the K numbers of an image are the
-    pixels in the intersection and in the union for each class. The ends of the interval are
+    A resample draws images at random with replacement. An image and its copies are drawn together.
+    Both scores of a resample are computed from the same images: the K numbers of each image are
+    summed over the images, and `score` turns the sums into a score. For a mean IoU, the numbers are
+    the pixels in the intersection and in the union for each class. The ends of the interval are
     percentiles (Efron, 1979).
 
     Args:
@@ -236,7 +234,7 @@ def resampled_difference(
     differences = []
     # in blocks, so that a table of counts has at most ENTRIES numbers
     for draws in _blocks(resamples, max(1, ENTRIES // contents)):
-        # how often each resample has each content
+        # count how often each resample draws each content (an image and its copies)
         count_BC = generator.multinomial(contents, np.full(contents, 1 / contents), draws)
         differences.append(score(count_BC @ first_CK) - score(count_BC @ second_CK))
     # a score may be NaN, for example if a resample has no pixel of any class
@@ -245,31 +243,33 @@ def resampled_difference(
 
 
 class ImageErrors(NamedTuple):
-    """Standard errors that the drawing of the images gives to a mean over seeds and images.
+    """Standard errors of a mean over seeds and images, due to the random choice of images.
 
     Attributes:
-        shared: Part that all seeds share, so that more seeds do not reduce it.
-        single: Error of a single seed, which is the shared part and what differs between seeds.
+        shared: Error that all seeds have in common. More seeds do not reduce this error.
+        single: Error of the mean of a single seed: the shared error, plus errors that differ
+            between seeds.
     """
 
     shared: float
     single: float
 
     def with_seeds(self, n: int) -> float:
-        """Return the standard error of a mean over n seeds, as `resampled_interval` counts it.
+        """Return the standard error of a mean over n seeds, as in `resampled_interval`.
 
-        More seeds reduce the part that differs between seeds. The bootstrap counts this part twice:
-        when it draws images, and when it draws seeds and images together (Owen, 2007).
+        More seeds reduce the variance that differs between seeds. The bootstrap counts this
+        variance twice: when images are drawn, and when seeds and images are drawn together (Owen,
+        2007).
         """
         differing = max(0.0, self.single**2 - self.shared**2)
         return math.sqrt(self.shared**2 + 2 * differing / n)
 
 
 def image_errors(difference_SM: np.ndarray, content_M: np.ndarray | None = None) -> ImageErrors:
-    """Estimate how much the drawing of the images adds to the error of a mean.
+    """Estimate the standard error of a mean that is due to the random choice of images.
 
-    Two seeds share a part of the variance over images. It is estimated by the covariance of two
-    seeds over the images, averaged over all pairs of seeds.
+    The variance over images that the seeds share is estimated by the covariance of two seeds over
+    the images, averaged over all pairs of seeds.
 
     Args:
         difference_SM: Values of each seed at each image, for example the paired difference of two
@@ -280,9 +280,11 @@ def image_errors(difference_SM: np.ndarray, content_M: np.ndarray | None = None)
     sum_CS, copies_C = sum_copies(difference_SM.T, content_M)
     deviation_CS = sum_CS - copies_C[:, None] * difference_SM.mean(1)
     product_SS = deviation_CS.T @ deviation_CS
+    # the mean of the diagonal, and the mean of all other entries
     single = np.trace(product_SS) / seeds
     shared = (product_SS.sum() - np.trace(product_SS)) / (seeds * (seeds - 1))
-    return ImageErrors(*(math.sqrt(max(0.0, float(each))) / images for each in (shared, single)))
+    errors = (math.sqrt(max(0.0, float(square))) / images for square in (shared, single))
+    return ImageErrors(*errors)
 
 
 def resampled_interval(
@@ -297,16 +299,16 @@ def resampled_interval(
     Seeds and images are resampled together (the pigeonhole bootstrap of Owen, 2007), and the ends
     are percentiles. Resamples of a few seeds reach no further than the best and the worst seed.
     Therefore each resample's deviation due to the seeds is multiplied by sqrt(S / (S - 1)) t / z,
-    which gives it the width of Student's t (Hesterberg, 2015). Without this factor, intervals of
+    which widens the deviations to Student's t (Hesterberg, 2015). Without this factor, intervals of
     three seeds cover as little as 83% instead of 95%. Two or three seeds are too few for smooth
-    percentiles, so an end is never inside Student's t interval over the seeds alone.
+    percentiles, so the interval contains at least Student's t interval over the seeds alone.
 
     Args:
         correct_SM: Integers, shape (S, M): 1 if the network of a seed classifies an image
             correctly, else 0. For a paired comparison, the difference of two arms' tables.
         resamples: Number of resamples.
         seed: Seed of the generator. The same table gives the same interval.
-        family: See `t_half_width`.
+        family: See `t_factor`.
         content_M: See `sum_copies`. Copies of an image are resampled together.
 
     Returns:
@@ -319,9 +321,11 @@ def resampled_interval(
     normal = float(special.ndtri(1 - tail))
     stretch = math.sqrt(seeds / (seeds - 1)) * t_factor(seeds, family) / normal
     correct_CS, copies_C = sum_copies(correct_SM.T, content_M)
-    # Contents with the same column are interchangeable, so only their counts are drawn
+    # Contents with equal columns of the table are interchangeable. So the bootstrap only draws how
+    # many contents of each distinct column are in a resample.
     table = np.vstack([correct_CS.T, copies_C])
-    (*column_SU, copies_U), count_U = np.unique(table, axis=1, return_counts=True)
+    distinct, count_U = np.unique(table, axis=1, return_counts=True)
+    column_SU, copies_U = np.ascontiguousarray(distinct[:-1]), distinct[-1]
     contents = len(copies_C)
     mean_S = correct_SM.mean(1)
     generator = np.random.default_rng(seed)
@@ -330,7 +334,7 @@ def resampled_interval(
         seeds_BS = generator.multinomial(seeds, np.full(seeds, 1 / seeds), draws)
         contents_BU = generator.multinomial(contents, count_U / contents, draws)
         images_B = contents_BU @ copies_U
-        mean_B = ((seeds_BS @ np.stack(column_SU)) * contents_BU).sum(1) / (seeds * images_B)
+        mean_B = ((seeds_BS @ column_SU) * contents_BU).sum(1) / (seeds * images_B)
         by_seeds_B = seeds_BS @ mean_S / seeds - mean_S.mean()  # deviation due to the seeds
         means.append(mean_B + (stretch - 1) * by_seeds_B)
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
@@ -340,5 +344,5 @@ def resampled_interval(
 
 
 def _blocks(total: int, size: int) -> list[int]:
-    """Divide a total into blocks of at most `size`, and return the sizes of the blocks."""
+    """Return the sizes of the blocks when a total is divided into blocks of at most `size`."""
     return [min(size, total - start) for start in range(0, total, size)]

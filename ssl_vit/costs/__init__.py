@@ -32,16 +32,17 @@ class NetworkCost(NamedTuple):
     Multiply-adds of norms, biases and activation functions are not counted.
 
     Attributes:
-        parameters: Number of all parameters, including a momentum copy of the encoder. A
-            classifier's head has one class if data.classes does not state the number of classes.
+        parameters: Number of all parameters, including a momentum copy of the encoder. If
+            data.classes is unknown, a classifier's head is counted with one class.
         trained: Number of parameters that get a gradient.
         encoder: Number of the encoder's parameters.
         features: Multiply-adds of the encoder's forward pass.
-        forward: Multiply-adds of the objective's forward pass, in a batch of optim.batch images.
-            None if they cannot be counted, because the objective needs the values of pixels, as
-            some plugins do.
-        training: Multiply-adds of the objective's forward and backward pass, or None.
-        uncounted: Error message if `forward` and `training` are None.
+        forward: Multiply-adds of the objective's forward pass, counted for a batch of optim.batch
+            images and divided by its size. None if the objective reads pixel values, as some
+            plugins do, because the meta device has no values.
+        training: Multiply-adds of the objective's forward and backward pass, or None like
+            `forward`.
+        uncounted: The error message if `forward` and `training` are None, else empty.
     """
 
     parameters: int
@@ -53,8 +54,9 @@ class NetworkCost(NamedTuple):
     uncounted: str = ""
 
 
-# Counting 1,000 blocks would take minutes. A network with more than DEEP blocks is therefore
-# counted with FEW and with FEW + 1 blocks. Blocks are alike, so the difference is the cost of one
+# Counting 1,000 blocks would take minutes. For a network with more than DEEP blocks, two networks
+# of FEW and FEW + 1 blocks are counted instead. Their difference is the cost of one block, because
+# all blocks cost the same
 DEPTHS = ("model.depth", "mae.depth", "ijepa.depth")  # options that set a number of blocks
 FEW, DEEP = 4, 48
 N = TypeVar("N", int, float, float | None)
@@ -94,19 +96,18 @@ def compute_network_cost(recipe: Recipe) -> NetworkCost:
 
 
 def _make_shallow_recipes(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
-    """Return two recipes with few blocks, from which a deep network's cost is extrapolated.
+    """Return recipes of two shallow networks, to extrapolate the cost of a deep network.
 
-    A network is deep if an option in DEPTHS, such as model.depth, is above DEEP (48). This option
-    becomes FEW (4) in one recipe and FEW + 1 in the other. The difference between their costs is
-    the cost of one block.
+    A network is deep if an option in DEPTHS, such as model.depth, is above DEEP (48). In the two
+    recipes, this option is FEW (4) and FEW + 1.
 
     Returns:
-        How many blocks the deep network has in addition to FEW, the recipe with FEW blocks, and the
-        recipe with FEW + 1 blocks. None if no network is deep.
+        The deep network's blocks beyond FEW, the recipe with FEW blocks, and the recipe with
+        FEW + 1 blocks. None if no network is deep.
     """
     for key in DEPTHS:
         group, _, _ = key.partition(".")
-        if group not in ("model", *recipe.groups):
+        if group not in ("model", *recipe.groups):  # the recipe has no such option
             continue
         depth = recipe.value(key)
         if depth > DEEP:
@@ -118,12 +119,12 @@ def _make_shallow_recipes(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
 
 
 def _extrapolate(few: N, more: N, added_blocks: int) -> N:
-    """Return the count for a deeper network, if each further block adds the same amount.
+    """Extrapolate a count linearly to a deeper network.
 
     Args:
         few: Count for a network of a few blocks, or None if unknown.
         more: Count for the same network with one more block, or None if unknown.
-        added_blocks: How many blocks the deeper network has in addition to those counted in `few`.
+        added_blocks: Blocks of the deeper network beyond the blocks counted in `few`.
 
     Returns:
         The extrapolated count, or None if `few` is unknown.
@@ -135,7 +136,7 @@ def _extrapolate(few: N, more: N, added_blocks: int) -> N:
 
 
 def _cache_key(recipe: Recipe) -> str:
-    """Return a text that is equal for recipes whose networks cost the same per image."""
+    """Return a cache key from all parts of the recipe that change the cost per image."""
     data = recipe.data
     groups = {name: options.model_dump() for name, options in recipe.groups.items()}
     images = (data.size, data.channels, data.range, data.classes)
@@ -148,10 +149,9 @@ def _cache_key(recipe: Recipe) -> str:
 def exaflop(recipe: Recipe, images: int | None) -> float | None:
     """Return the cost of processing images, in 10^18 floating-point operations.
 
-    Training costs the forward and backward passes of the objective, and an evaluation the forward
-    passes of the encoder. A multiply-add is 2 operations. The Vision Transformer paper counts in
-    the same way (Dosovitskiy et al., 2021, Table 6: ViT-B/16 for 7 epochs of JFT costs 224 x 10^18
-    operations).
+    For training, count the objective's forward and backward passes. For an evaluation, count the
+    encoder's forward passes. A multiply-add is 2 operations, as in the Vision Transformer paper
+    (Dosovitskiy et al., 2021, Table 6: ViT-B/16 for 7 epochs of JFT costs 224 x 10^18 operations).
 
     Args:
         recipe: Recipe of the run or evaluation.
@@ -168,12 +168,11 @@ def exaflop(recipe: Recipe, images: int | None) -> float | None:
 
 
 def training_images(data: Data, images: int | None = None) -> int | None:
-    """Return how many images remain for training after test and validation images are set aside.
+    """Return the number of training images that remain after splitting the training split.
 
-    If data.test is a share, the test images are set aside first. The usual order for the others is:
-    set aside the validation images, then take the share data.share of the remaining images. With
-    data.validation_from=share the order is reversed: take the share data.share, then set aside
-    validation images from this share.
+    If data.test is a share, the test images are held out first. Then the validation images are held
+    out, and the share data.share of the remaining images is taken. With data.validation_from=share,
+    the share data.share is taken first, and the validation images are held out from this share.
 
     Args:
         data: Data set, with data.test, data.validation and data.share.
@@ -194,14 +193,14 @@ def training_images(data: Data, images: int | None = None) -> int | None:
 
 
 def _count_held_out(data: Data, images: int) -> int:
-    """Return how many of the images data.validation sets aside, or 0 if it is not a share."""
+    """Return how many images data.validation holds out, or 0 if data.validation is no share."""
     if not isinstance(data.validation, float) or data.validation == 0:
         return 0
     return held_out_count(data.validation, images)
 
 
 def _count_test(data: Data, images: int) -> int:
-    """Return how many of the images data.test sets aside, or 0 if it names a split."""
+    """Return how many images data.test holds out, or 0 if data.test names a split."""
     return 0 if isinstance(data.test, str) else held_out_count(data.test, images)
 
 
@@ -209,8 +208,7 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
     """Return how many images a run or an evaluation sends through the encoder.
 
     Training sends a batch in each step. An evaluation sends the images of the training, validation
-    and test splits. Their numbers come from PUBLISHED, the sizes that the authors of well-known
-    data sets state.
+    and test splits, whose sizes are looked up in PUBLISHED.
 
     Args:
         recipe: Recipe of the run or evaluation.
@@ -222,25 +220,24 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
     if recipe.objective != "probe":
         return recipe.new_steps * recipe.optim.batch  # without the steps of an earlier run
     data = recipe.data
-    splits = PUBLISHED.get(data.name, {})
+    split_sizes = PUBLISHED.get(data.name, {})
     named_splits = [name for name in (data.test, data.validation) if isinstance(name, str)]
-    sizes = [splits.get(name) for name in named_splits]
-    # Images that are set aside from the training split are counted here like training images,
-    # because the encoder sees them too. So Data gets no data.test and no data.validation. Splits
-    # with a name of their own are added below.
+    other_sizes = [split_sizes.get(name) for name in named_splits]
+    # The encoder also sees the images that are held out from the training split. Count them as
+    # training images, by leaving out data.test and data.validation.
     train = training_images(Data(name=data.name, share=data.share), images)
-    if train is None or None in sizes:
+    if train is None or None in other_sizes:
         return None
-    return evaluated_images(recipe, train, sum(size for size in sizes if size))
+    return evaluated_images(recipe, train, sum(size for size in other_sizes if size))
 
 
 def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     """Return how many images an evaluation sends through the encoder.
 
-    The entries of probe.measures name what is measured. Measures such as `knn` and `linear` read
-    one feature of each image, and share a single pass over all images. Measures such as `attentive`
-    read all patch tokens, which are too large to keep, so each of these measures makes a pass of
-    its own, with at most probe.token_images training images.
+    Entries of probe.measures such as `knn` and `linear` read one feature of each image, and share a
+    single pass over all images. Measures such as `attentive` read all patch tokens, which are too
+    large to keep. So each of these measures makes its own pass, with at most probe.token_images
+    training images.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -257,21 +254,20 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
-    """Return how many bytes of activations an image needs for the backward pass.
+    """Return the bytes of activations per image that autograd keeps for the backward pass.
 
-    Activations are counted in float32 and without torch.compile (compiled code would keep fewer
-    activations). Under bfloat16 autocast most activations take 2 bytes and not 4. The float32 count
-    is then multiplied by the bytes of one transformer block in bfloat16, divided by its bytes in
-    float32.
+    Activations are counted without torch.compile, which would keep fewer of them. For bfloat16
+    autocast, the float32 count is multiplied by the bytes that a transformer block keeps in
+    bfloat16 divided by its bytes in float32.
 
     Args:
         recipe: Recipe of the run.
-        fused: Whether a fused attention is used, which keeps no attention matrices.
+        fused: Whether attention is fused, which keeps no attention matrices.
     """
     float32_bytes, model = _float32_bytes(recipe, fused), recipe.model
     if recipe.compute.precision != "bfloat16":
         return round(float32_bytes)
-    # For each token, a block keeps:
+    # Under autocast most activations take 2 bytes instead of 4. For each token, a block keeps:
     # - the inputs of its two norms: 2 x width, always in 4 bytes
     # - queries, keys, values, and the inputs of qkv, projection and MLP: 6 x width, 2 or 4 bytes
     # - the input and the output of the GELU: 2 x mlp, 2 or 4 bytes
@@ -283,14 +279,14 @@ def activation_bytes(recipe: Recipe, fused: bool) -> int:
 
 
 def _float32_bytes(recipe: Recipe, fused: bool) -> float:
-    """Return how many bytes of float32 activations an image needs for the backward pass.
+    """Return the bytes of float32 activations per image that autograd keeps.
 
     As in `compute_network_cost`, the bytes of a network with more than 48 blocks are extrapolated
     from two networks of 4 and of 5 blocks, and results are cached.
 
     Args:
         recipe: Recipe of the run.
-        fused: Whether a fused attention is used.
+        fused: Whether attention is fused.
     """
     key = (_cache_key(recipe), fused)
     if key not in _ACTIVATION_BYTES:
@@ -307,14 +303,12 @@ def _float32_bytes(recipe: Recipe, fused: bool) -> float:
 
 
 def largest_device_batch(recipe: Recipe, memory: float, fused: bool) -> int:
-    """Return how many images a device batch may have at most, if the user does not set its size.
-
-    The activations of these images fit into half of the memory. The result is at least 1.
+    """Return the largest device batch whose activations fit into half of the memory, at least 1.
 
     Args:
         recipe: Recipe of the run.
         memory: Memory of a process, in bytes.
-        fused: Whether a fused attention is used.
+        fused: Whether attention is fused.
     """
     return max(1, int(memory / 2 / activation_bytes(recipe, fused)))
 
@@ -322,7 +316,7 @@ def largest_device_batch(recipe: Recipe, memory: float, fused: bool) -> int:
 def memory_bytes(
     recipe: Recipe, processes: int, zero: int, batch: int, fused: bool
 ) -> dict[str, int]:
-    """Return an upper bound of the bytes that tensors need in a process, by kind.
+    """Return the bytes that the tensors of one process need at most, by kind of tensor.
 
     The sum is an upper bound because activations are freed while gradients are allocated. The
     allocator, CUDA and DeepSpeed's buffers need additional memory. ZeRO-1 shards the moments over
@@ -334,28 +328,30 @@ def memory_bytes(
         processes: Number of processes.
         zero: Stage of ZeRO, 0 without ZeRO.
         batch: Images in a device batch.
-        fused: Whether a fused attention is used.
+        fused: Whether attention is fused.
 
     Returns:
-        {kind: bytes}. The kinds are, in float32, "weights" (with a momentum copy), "gradients",
-        "moments" of the optimiser and "averaged" weights; autocast's 16-bit "copies" of the
-        weights; DDP's "buckets", a copy of the gradients, because torch's gradient_as_bucket_view
-        is False; and "activations".
+        {kind: bytes} with these kinds:
+        - "weights", including a momentum copy of the encoder, float32
+        - "gradients", "moments" of the optimiser and "averaged" weights, float32
+        - "copies": the 16-bit copies of the weights that autocast makes
+        - "buckets": DDP's copy of the gradients (torch's gradient_as_bucket_view is False)
+        - "activations"
     """
     counted, settings, trains = compute_network_cost(recipe), recipe.optim, recipe.trains
     weight_bytes, trained_bytes = 4 * counted.parameters, 4 * counted.trained
-    moments = len(settings.optimiser.moments(settings))
+    moments_per_weight = len(settings.optimiser.moments(settings))
     uses_buckets = trains and zero == 0 and processes > 1
 
     def sharded(size: int, first_stage: int) -> int:
-        """Return the bytes of a process if ZeRO shards the tensors from `first_stage` on."""
+        """Return the bytes in one process, if ZeRO shards the tensor from `first_stage` on."""
         shards = processes if zero >= first_stage else 1
         return -(-size // shards)  # rounded up
 
     return {
         "weights": sharded(weight_bytes, 3),
         "gradients": sharded(trained_bytes, 2) if trains else 0,
-        "moments": sharded(moments * trained_bytes, 1) if trains else 0,
+        "moments": sharded(moments_per_weight * trained_bytes, 1) if trains else 0,
         "averaged": weight_bytes if trains and settings.average else 0,
         "copies": weight_bytes // 2 if recipe.compute.precision == "bfloat16" else 0,
         "buckets": trained_bytes if uses_buckets else 0,

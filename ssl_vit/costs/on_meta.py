@@ -23,7 +23,7 @@ from ..objectives.base import Objective
 from ..recipe.schema import Recipe, compared_views
 from . import NetworkCost
 
-IMAGES = 4  # images in the smaller of two batches whose bytes are compared
+IMAGES = 4  # `activation_bytes` compares batches of IMAGES and of 2 * IMAGES images
 
 
 def count_operations(recipe: Recipe) -> NetworkCost:
@@ -61,7 +61,7 @@ def activation_bytes(recipe: Recipe, fused: bool) -> float:
     for module in network.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused  # type: ignore[assignment]
-    # The difference of two batches leaves out what does not depend on the number of images
+    # Bytes that do not depend on the number of images cancel in the difference of two batches
     smaller = _count_kept_bytes(network, recipe, IMAGES)
     larger = _count_kept_bytes(network, recipe, 2 * IMAGES)
     return (larger - smaller) / IMAGES
@@ -114,6 +114,7 @@ def _batch(recipe: Recipe, size: int) -> Batch:
 
 
 def _total(parameters: Iterable[nn.Parameter]) -> int:
+    """Return the number of values in all parameters."""
     return sum(parameter.numel() for parameter in parameters)
 
 
@@ -126,8 +127,8 @@ def _count_step(network: Objective, recipe: Recipe) -> tuple[float | None, float
 
     Returns:
         Multiply-adds of the forward pass, multiply-adds of the forward and backward pass, and "".
-        If the objective needs the values of pixels, which the meta device does not have: None, None
-        and the error message.
+        If the objective fails because it reads pixel values, which the meta device does not have:
+        None, None and the error message.
     """
     batch = _batch(recipe, recipe.optim.batch)
     try:
@@ -144,9 +145,8 @@ def _count_step(network: Objective, recipe: Recipe) -> tuple[float | None, float
 def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) -> int:
     """Return the bytes that autograd stores in the forward pass of a batch.
 
-    Storage that several tensors share counts once. Parameters and buffers do not count. For fused
-    attention, the tensors count that its CUDA kernels would store. torch has no fused kernel for
-    the meta device, and would store attention matrices there.
+    Storage that several tensors share counts once. Parameters and buffers do not count. Fused
+    attention counts as on a GPU (see `_FusedAttentionMode`).
 
     Args:
         network: Objective, or the encoder for an evaluation.
@@ -156,7 +156,7 @@ def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) 
     batch = _batch(recipe, size)
     tensors = (*network.parameters(), *network.buffers())
     weight_addresses = {tensor.untyped_storage()._cdata for tensor in tensors}
-    storages: dict[int, Any] = {}  # {address: storage} of the tensors that autograd stores
+    storages: dict[int, Any] = {}  # {address: storage} of all tensors that autograd stores
 
     def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -170,16 +170,17 @@ def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) 
         else:
             try:
                 _ = network(batch).loss
-            except Exception:  # an objective that needs values, as in `_count_step`
+            except Exception:  # the objective reads pixel values, as in `_count_step`
                 network.encoder.feature(batch.image)
     activations = [storages[address] for address in storages.keys() - weight_addresses]
     return sum(storage.nbytes() for storage in activations)
 
 
 class _FusedAttentionMode(TorchFunctionMode):
-    """Mode in which fused attention stores as much for the backward pass as a fused kernel.
+    """Replace torch's fused attention, so that it stores the same tensors as on a GPU.
 
-    On the meta device torch would compute attention step by step and store attention matrices.
+    torch has no fused kernel for the meta device. There it computes attention step by step and
+    stores attention matrices.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -189,9 +190,9 @@ class _FusedAttentionMode(TorchFunctionMode):
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Fused attention on the meta device.
+    """Fused attention without values, for the meta device.
 
-    It stores queries, keys, values and output for the backward pass, as torch's kernels do.
+    Stores queries, keys, values and output for the backward pass, as torch's CUDA kernels do.
     """
 
     @staticmethod

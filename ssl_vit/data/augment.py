@@ -1,7 +1,7 @@
-"""Make several random views of each image for objectives that compare views.
+"""Make several random views of each image, for objectives that compare views.
 
-A view is a crop with random flip, colours, blur and solarisation. All random numbers are hashed
-from the sample's key and the number of the view.
+A view is a crop with random flip, colours, blur and solarisation. Random numbers are hashed from
+the sample's key and the number of the view.
 
 Legend: B images, V views and L local views of each image, S side of a view in pixels.
 """
@@ -22,15 +22,15 @@ from . import transforms
 
 VIEWS = 2
 SOLARIZE_FROM = 128  # Pillow's default: values from 128 on are inverted
-ORDERS = list(itertools.permutations(range(4)))  # of the four changes of colour
-# Slots (numbers of the random value) in the streams "jitter" and "blur". Slot 0 of each stream
+ORDERS = list(itertools.permutations(range(4)))  # all orders of the four colour changes
+# Each slot of a stream gives another random number. In the streams "jitter" and "blur", slot 0
 # decides whether the image is changed at all (`_draw_whether`)
 ORDER_SLOT, FIRST_STRENGTH_SLOT = 1, 2
 SIGMA_SLOT = 1
 
 
 def view_keys(key_B: np.ndarray, view: int) -> np.ndarray:
-    """Return the key of one view of each sample, int64 (B,)."""
+    """Return the key of view number `view` of each sample, int64 (B,)."""
     return rng.bits(rng.stream(key_B, "view"), view)
 
 
@@ -42,22 +42,22 @@ def random_views(
     flip: bool,
     views: ViewOptions,
 ) -> Tensor:
-    """Return random views of images, shape (B, V, C, S, S).
+    """Make random views of images, shape (B, V, C, S, S).
 
-    Each view is a training crop with random colours, blur and solarisation. Images that are not RGB
-    with 8 bits are cropped, flipped and blurred only.
+    Each view is a training crop with random colours, blur and solarisation. Images that are not
+    8-bit RGB are only cropped, flipped and blurred.
 
-    The transforms and their order are those of MoCo v3's main_moco.py (after BYOL, table 6), except
-    that the flip is made together with the crop and not at the end. The pixels are the same,
-    because changes of colour, blur and solarisation do not depend on left and right.
+    Transforms and order follow MoCo v3's main_moco.py (after BYOL, table 6). Only the flip comes
+    with the crop and not at the end. The pixels are the same, because the other transforms treat
+    left and right alike.
 
     Args:
         images: Tensors (C, H, W), which may differ in size.
-        key_B: Keys of the samples, int64, from which all random numbers are derived.
+        key_B: Keys of the samples, int64. All random numbers are derived from the keys.
         size: The side S of a view in pixels.
-        smallest_area: The smallest share of an image's area that a view has, between 0 and 1.
+        smallest_area: The smallest area of a crop, as a share of the image's area.
         flip: Whether to flip half of the views.
-        views: Chances and strengths of the transforms.
+        views: Probabilities and strengths of the transforms.
     """
     all_views = []
     for view in range(VIEWS):
@@ -70,20 +70,20 @@ def random_views(
 
 
 def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
-    """Return local views of images, shape (B, L, C, S, S) with S = views.local_size.
+    """Make local views of images, shape (B, L, C, S, S) with S = views.local_size.
 
-    Local views are smaller crops with random colours and blur, never solarised (multi-crop; Caron
-    et al., 2021). The random numbers of a view depend on the sample's key and on the number of the
-    view. The views from `random_views` have the numbers 0 and 1, so local views are counted from 2.
+    Local views are smaller crops with random colours and blur, without solarisation (multi-crop;
+    Caron et al., 2021).
 
     Args:
         images: Tensors (C, H, W), which may differ in size.
         key_B: Keys of the samples, int64.
         flip: Whether to flip half of the views.
-        views: Number, size and area of local views, and chances and strengths of the transforms.
+        views: Number, size and area of local views, and options of the transforms.
     """
     smallest, largest = views.local_area
     all_views = []
+    # a view's number enters its random numbers; `random_views` has the numbers 0 and 1
     for view in range(VIEWS, VIEWS + views.local):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(
@@ -96,17 +96,16 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
 def _augment_crops(
     crop_BCSS: Tensor, view_key_B: np.ndarray, views: ViewOptions, blur: float, solarize: float
 ) -> Tensor:
-    """Return crops (B, C, S, S) after random changes of colour, blur and solarisation.
+    """Apply random colour changes, blur and solarisation to crops (B, C, S, S).
 
-    Crops that are not RGB with 8 bits are only blurred.
+    Crops that are not 8-bit RGB are only blurred.
 
     Args:
         crop_BCSS: The crops of one view, integers.
-        view_key_B: For each crop, the int64 key from `view_keys`, from which its random numbers are
-            derived.
-        views: Chances and strengths of the changes of colour, and strength of the blur.
-        blur: The chance that a crop is blurred.
-        solarize: The chance that a crop is solarised.
+        view_key_B: Keys of the views from `view_keys`, int64, for the random numbers.
+        views: Probabilities and strengths of the colour changes, and strength of the blur.
+        blur: The probability of blur.
+        solarize: The probability of solarisation.
     """
     if crop_BCSS.shape[1] != 3 or crop_BCSS.dtype != torch.uint8:
         return _blurred(crop_BCSS, view_key_B, blur, views.blur_sigma)
@@ -122,7 +121,7 @@ def _augment_crops(
             image = _jittered(image, ORDERS[order_B[i]], change_B4[i].tolist())
         if grey_B[i]:
             image = _grey(image)
-        if blur_B[i]:  # the standard deviation is drawn uniformly (SimCLR)
+        if blur_B[i]:
             image = image.filter(ImageFilter.GaussianBlur(sigma_B[i].item()))
         array = np.array(image)
         if solarize_B[i]:
@@ -132,20 +131,20 @@ def _augment_crops(
 
 
 def _draw_whether(key_B: np.ndarray, chance: float) -> np.ndarray:
-    """Draw a bool for each key, (B,), that is true with the probability `chance`."""
+    """Draw a bool for each key, true with probability `chance`: (B,)."""
     return rng.uniform(key_B, 0) < chance
 
 
 def _draw_color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the order and the strength of the changes of colour, as torchvision's ColorJitter does.
+    """Draw the order and strengths of the colour changes, like torchvision's ColorJitter.
 
     Args:
-        key_B: For each image, the int64 key of its view, from which random numbers are derived.
+        key_B: Keys of the views, int64.
         views: The largest change of brightness, contrast, saturation and hue.
 
     Returns:
-        The index into ORDERS for each image (B,), and the relative changes of brightness, contrast,
-        saturation and hue (B, 4). For example, 0.1 makes an image 10% brighter.
+        Indices into ORDERS (B,), and the relative changes of brightness, contrast, saturation and
+        hue (B, 4). A brightness of 0.1 makes an image 10% brighter.
     """
     key_B = rng.stream(key_B, "jitter")
     order_B = rng.integers(key_B, ORDER_SLOT, len(ORDERS))
@@ -159,19 +158,18 @@ def _jittered(image: Image.Image, order: tuple[int, ...], changes: list[float]) 
 
     Args:
         image: An RGB image.
-        order: The indices 0 to 3 of `changes` in the order in which the changes are made. (3, 0, 1,
-            2) changes the hue first.
+        order: Indices into `changes`. For example, (3, 0, 1, 2) changes the hue first.
         changes: Relative changes of brightness (index 0), contrast (1), saturation (2) and hue (3).
     """
     for i in order:
-        if changes[i]:  # turning the hue by 0 changes pixels too, by rounding
+        if changes[i]:  # a hue change of 0 would still round pixels
             image = ADJUST[i](image, changes[i])
     return image
 
 
 # The next four functions give the same pixels as torchvision's adjust_brightness, adjust_contrast,
-# adjust_saturation and adjust_hue, in less time: on small images, torchvision's dispatch and
-# Pillow's statistics take longer than the change of the pixels
+# adjust_saturation and adjust_hue, but are faster on small images, where torchvision's dispatch and
+# Pillow's statistics take most of the time
 
 
 def _brighter(image: Image.Image, by: float) -> Image.Image:
@@ -205,9 +203,11 @@ def _draw_blurs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw whether each image is blurred, and the standard deviation of the blur.
 
+    The standard deviation is uniform, as in SimCLR.
+
     Args:
-        key_B: For each image, the int64 key of its view, from which random numbers are derived.
-        chance: The chance that an image is blurred.
+        key_B: Keys of the views, int64.
+        chance: The probability of blur.
         sigma: The lowest and the highest standard deviation in pixels.
 
     Returns:
@@ -220,20 +220,19 @@ def _draw_blurs(
 
 
 def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[float]) -> Tensor:
-    """Blur some of the images, chosen at random. Images may have any number of channels.
+    """Blur randomly chosen images with any number of channels.
 
-    `_draw_blurs` decides which images are blurred and how strongly, with the same random numbers as
-    for RGB images. torchvision's kernel ends at three standard deviations, or at the border of a
-    smaller image.
+    The random numbers are the same as for RGB images.
 
     Args:
-        image_BCHW: Integers, which are changed in place and returned.
-        key_B: For each image, the int64 key of its view.
-        chance: The chance that an image is blurred.
+        image_BCHW: Square images, integers. They are changed in place and returned.
+        key_B: Keys of the views, int64.
+        chance: The probability of blur.
         sigma: The lowest and the highest standard deviation in pixels.
     """
     is_blurred_B, sigma_B = _draw_blurs(key_B, chance, sigma)
     for i in np.flatnonzero(is_blurred_B):
+        # the kernel ends at three standard deviations, but must be smaller than the image
         radius = min(image_BCHW.shape[-1] - 1, math.ceil(3 * sigma_B[i]))
         side = 2 * radius + 1
         smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)

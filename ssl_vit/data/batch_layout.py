@@ -10,7 +10,7 @@ from ..errors import UserError
 
 
 class BatchLayout(NamedTuple):
-    """Sizes by which global_batch = device_batch * processes * accumulation_steps."""
+    """Batch sizes, with global_batch = device_batch * processes * accumulation_steps."""
 
     global_batch: int
     device_batch: int
@@ -25,10 +25,9 @@ class BatchLayout(NamedTuple):
 
         Args:
             batch: Images in the global batch.
-            wanted: The device batch, or None for the largest device batch up to `limit` that
-                divides the images of a process.
-            limit: The most images in a device batch that is chosen here.
-            rank: The number of this process.
+            wanted: The device batch, or None to choose the largest divisor of a process's images.
+            limit: The largest device batch to choose.
+            rank: The rank of this process.
             processes: The number of processes.
 
         Raises:
@@ -56,5 +55,5 @@ class BatchLayout(NamedTuple):
         return self.global_batch // (self.device_batch * self.processes)
 
     def chunk_index(self, micro_batch: int) -> int:
-        """Return which chunk of the global batch is this process's micro-batch with this number."""
+        """Return the chunk of the global batch that is micro-batch `micro_batch` of this rank."""
         return micro_batch * self.processes + self.rank

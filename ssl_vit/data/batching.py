@@ -1,4 +1,4 @@
-"""Choose the samples of each step, and make the Batch from the samples.
+"""Choose the samples of each step, and load them as a Batch.
 
 With a batch of B images, step s takes the positions sB to sB+B-1 of an endless sequence of permuted
 epochs, so that any step can be computed directly.
@@ -22,7 +22,7 @@ from . import augment, labels, pixel_values, transforms
 from .contents import content_hash, signed
 from .source import Source
 
-REPLACEMENTS = 20  # images that are tried in a row, from the unreadable image on
+REPLACEMENTS = 20  # successive images that are tried to replace an unreadable image
 
 
 class Batch(NamedTuple):
@@ -34,26 +34,25 @@ class Batch(NamedTuple):
         label: int64 (B,), -1 for images without a label; lists of labels are int64 (B, L), as
             `labels.pad_lists` returns them.
         index: int64 (B,), the sample's position in the split.
-        key: int64 (B,), the sample's key in this epoch, from which all its random numbers follow.
-        loss_denominator: float64 (), labelled images of the global batch divided by the number of
-            micro-batches. A micro-batch divides its summed loss by this number, because gradients
-            are averaged over micro-batches: dividing by the labelled images of the micro-batch
-            itself would give more weight to the images of a micro-batch with few labels. With 6
-            labels in one micro-batch and 2 in the other, both divide by 4. None outside of
-            training.
-        unreadable: Names of the images that could not be read. In training, each of these images is
-            replaced by the pixels and the label of the next readable image. Elsewhere the batch
-            leaves them out, so that no image is measured twice.
-        partner_label: Labels of the partners where images are mixed in pairs, shaped like `label`.
+        key: int64 (B,), the sample's key in this epoch. Random numbers are derived from the key.
+        loss_denominator: float64 (), by which a micro-batch divides its summed loss: labelled
+            images of the global batch / number of micro-batches. With 6 labels in one micro-batch
+            and 2 in the other, both divide by 4. Gradients are averaged over micro-batches, so
+            dividing by 6 and by 2 would give the images of the second micro-batch more weight. None
+            outside of training.
+        unreadable: Names of the images that could not be read. In training, the next readable image
+            and its label replace an unreadable image. In evaluation, unreadable images are left
+            out, so that no image is measured twice.
+        partner_label: For images mixed in pairs, the partners' labels, shaped like `label`.
         mix_lambda: float32 (B,), lambda of mixup and CutMix: the weight of the image's own pixels
             and label in a mix with its partner.
         views: Random views of each image (B, V, 3, H, W), of the type of `image`, for objectives
             that compare views, else None.
         local: Smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
         mask: int32 (B, H, W), the class of each pixel, for images with masks (masks.py).
-        content: int64 (B,), the hash of each image's contents (contents.py). Where images are mixed
-            in pairs, (B, 2) with the partner's hash second. An array and not a tensor, because each
-            additional tensor takes 0.5 ms on the way from a worker.
+        content: int64 (B,), the hash of each image's contents (contents.py). For images mixed in
+            pairs, (B, 2) with the partner's hash second. This is no tensor, because sending one
+            more tensor from a worker takes 0.5 ms.
     """
 
     image: Tensor
@@ -70,7 +69,7 @@ class Batch(NamedTuple):
     content: np.ndarray | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Return the batch with `change` applied to each tensor that has an entry per sample."""
+        """Apply `change` to each tensor with an entry per sample, and return the new batch."""
         changed: dict[str, Any] = {
             name: change(value)
             for name, value in self._asdict().items()
@@ -80,7 +79,7 @@ class Batch(NamedTuple):
 
 
 def is_labelled(label: Tensor) -> Tensor:
-    """Return which images have a label or a list of labels, even an empty list: bool (B,).
+    """Return which images have a label or a list of labels, which may be empty: bool (B,).
 
     Args:
         label: One label for each image, int64 (B,), or lists of labels (B, L).
@@ -91,16 +90,14 @@ def is_labelled(label: Tensor) -> Tensor:
 
 
 class Samples(NamedTuple):
-    """Positions in the split and keys of samples, int64 (B,)."""
+    """Samples, given by positions in the split and by keys, int64 (B,) each."""
 
     index: np.ndarray  # type: ignore[assignment]
     key: np.ndarray
 
 
 def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
-    """Return `count` consecutive samples of an endless sequence of epochs, from `first` on.
-
-    Each epoch is another random order of all images.
+    """Return `count` consecutive samples of an endless sequence of shuffled epochs.
 
     Args:
         first: The position of the first sample in the sequence, from 0.
@@ -114,7 +111,7 @@ def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
 
 
 def _partners(wanted: Samples, length: int) -> Samples:
-    """Draw the partner that each sample is mixed with, from all `length` images of the split."""
+    """Draw a random mixing partner for each sample from all `length` images of the split."""
     key = rng.stream(wanted.key, "partner")
     return Samples(rng.integers(key, 0, length), rng.bits(key, 1))
 
@@ -123,16 +120,14 @@ def _partners(wanted: Samples, length: int) -> Samples:
 class ImageDataset(Dataset):
     """Dataset that turns Samples into a Batch.
 
-    A subclass may read something else from each row (`fetch`, `decode`) or make other fields from
-    the images (`pixel_fields`).
+    Subclasses may read other inputs (`fetch`, `decode`) or make other fields (`pixel_fields`).
 
     Args:
         source: The images.
         data: The preprocessing of the images.
-        train: True for random crops and flips, mixing, and the next readable image in place of an
-            unreadable image; false for the preprocessing of the evaluation, which leaves unreadable
-            images out.
-        views: How random views are made, in training and in evaluation; None for no views.
+        train: True for random crops, flips and mixing, with unreadable images replaced by the next
+            readable image. False for evaluation, with unreadable images left out.
+        views: Options of random views, in training and in evaluation. None for no views.
     """
 
     source: Source
@@ -163,21 +158,18 @@ class ImageDataset(Dataset):
         )
 
     def _load_unmixed(self, wanted: Samples) -> Batch:
-        """Return the batch of these samples, without mixing.
+        """Load the batch of these samples, without mixing.
 
-        An unreadable image is replaced by the next readable image in training, and left out
-        otherwise.
-
-        Args:
-            wanted: Positions in the split and keys of the samples.
+        In training, the next readable image replaces an unreadable image. In evaluation, unreadable
+        images are left out.
 
         Raises:
-            UserError: In training, an image and many images after it cannot be read.
+            UserError: In training, REPLACEMENTS images in a row cannot be read.
         """
         raw, label_B = self.fetch(wanted.index)
         images: list[Any] = []
         content_hashes: list[int] = []
-        positions: list[int] = []  # in `wanted`, of the samples that are in the batch
+        positions: list[int] = []  # positions in `wanted` of the samples in the batch
         unreadable: list[str] = []
         for i, (row, raw_image) in enumerate(zip(wanted.index.tolist(), raw, strict=True)):
             try:
@@ -201,7 +193,7 @@ class ImageDataset(Dataset):
         )
 
     def fetch(self, rows: np.ndarray) -> tuple[Sequence[Any], np.ndarray]:
-        """Return the image of each row, in the form that `decode` takes, and the labels.
+        """Return the undecoded images and the labels of rows.
 
         Labels are int64 (B,), or lists of labels (B, L), as from `Source.fetch`.
         """
@@ -220,14 +212,14 @@ class ImageDataset(Dataset):
         return content_hash(raw)
 
     def pixel_fields(self, images: list[Any], samples: Samples) -> dict[str, Any]:
-        """Crop and resize images, and make random views if the dataset has `views`.
+        """Crop and resize images, and make random views if `self.views` is set.
 
         Args:
             images: The decoded images, as from `decode`.
-            samples: The positions in the split and the keys of these images.
+            samples: The samples of these images.
 
         Returns:
-            {name of a field of the Batch: value}, for the fields image, views and local.
+            The fields image, views and local of the Batch: {field: value}.
         """
         data = self.data
         if not images:
@@ -249,13 +241,13 @@ class ImageDataset(Dataset):
         return {"image": image, **fields}
 
     def _next_readable(self, row: int) -> tuple[int, Any, Any, Any]:
-        """Find the first readable image at or after `row`. After the last row comes row 0.
+        """Find the first readable image from `row` on. After the last row comes row 0.
 
         Args:
             row: The first row to try.
 
         Returns:
-            The image's row, the image as `fetch` returns it, the decoded image, and the label.
+            The row, the undecoded image, the decoded image, and the label.
 
         Raises:
             UserError: None of REPLACEMENTS successive images can be read.
@@ -276,16 +268,16 @@ class ImageDataset(Dataset):
 
 
 def check_unreadable(unreadable: int, seen: int, data: Data, names: Collection[str]) -> None:
-    """Check that at most the share data.unreadable of the images is unreadable.
+    """Check that not too many images are unreadable.
 
-    Fewer than 1,000 images count as 1,000, so that a single unreadable image does not stop a small
-    run. In any case, at least one image must be readable.
+    The limit is the share data.unreadable of the images. Fewer than 1,000 images count as 1,000, so
+    that a single unreadable image does not stop a small run. At least one image must be readable.
 
     Args:
-        unreadable: Number of unreadable images. An image counts again each time it is read.
+        unreadable: Number of unreadable images. An image counts each time a read fails.
         seen: Number of images that the run tried to read.
         data: The recipe's options, with the limit data.unreadable.
-        names: Names of the unreadable images, each once.
+        names: Names of the unreadable images, without repetition.
 
     Raises:
         UserError: The share is above data.unreadable, or all images are unreadable.

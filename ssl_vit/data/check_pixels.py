@@ -1,8 +1,8 @@
-"""Look at a few images before a run begins.
+"""Check a few images before a run begins.
 
-From these images come the mean and std that the user does not give, and a proposal for the range of
-images with 16 bits. The module warns of clipped values, of bits and pages that are left out, and of
-transparent images that are composed over white.
+The images give mean and std, unless the user sets them, and a proposed range for 16-bit images.
+Warnings tell of clipped values, of unused bits and pages, and of transparent images that are
+composed over white.
 
 Legend: C channels, V values of 16 bits.
 """
@@ -19,7 +19,7 @@ from . import decoding
 from .batching import samples_at
 from .source import Source
 
-# Sentences of warnings that say what to write
+# Sentences that say in warnings which options to set
 KEEP_BITS = (
     "To keep all bits of TIFF and .npy files, use data.range=[LOWEST,HIGHEST]. For grey images of"
     " other formats, also set data.channels=1"
@@ -28,10 +28,10 @@ KEEP_TRANSPARENCY = "To read transparency as a channel, use data.channels=4"
 Read = TypeVar("Read")
 VALUES = decoding.MOST_VALUE + 1
 MEASURED_IMAGES = 512  # training images from which mean and std are computed
-CHECKED_IMAGES = 128  # images of each split
-SEED = 6  # of the random order whose first images are read
-DIGITS = 6  # of mean and std, in recipe.yaml too
-MOST = (0.001, 0.999)  # quantiles between which a warning shows most values
+CHECKED_IMAGES = 128  # images of each split that `check` reads
+SEED = 6  # seed of the random order in which images are read
+DIGITS = 6  # significant digits of mean and std, also in recipe.yaml
+MOST = (0.001, 0.999)  # quantiles that a warning shows as the range of most values
 USUAL = (0.01, 0.99)  # quantiles by which a proposed range recognises outliers
 # Shares of clipped values that lead to a warning and to an error. A window of computed tomography
 # clips most of an image; reading 12 bits as 16, or 16 as 12, clips 15 of 16 values
@@ -43,11 +43,11 @@ RANGE_OF_ENCODER = "The encoder expects values from 0 to 255"
 def set_mean_and_std(data: Data, train: Source) -> None:
     """Set data.mean and data.std from training images, unless the user has set them.
 
-    The mean and std of each channel are measured on up to 512 training images, whose values are
-    first scaled from data.range to the interval from 0 to 1.
+    The mean and std of each channel are measured on up to 512 training images, after scaling
+    data.range to the interval from 0 to 1.
 
     Args:
-        data: The recipe's options of the images, which are changed.
+        data: The recipe's options of the images. Missing mean and std are set.
         train: The training images.
 
     Raises:
@@ -67,35 +67,34 @@ def set_mean_and_std(data: Data, train: Source) -> None:
             _proposed_range(count_CV.sum(0), format_count(len(bits_of), "training images"))
         )
     lowest, highest = data.pixel_range
-    # mean and std from the histogram: each value, clipped and scaled, with its frequency
+    # compute mean and std from the histogram: scaled values, weighted by frequency
     scaled_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
     frequency_CV = count_CV / count_CV.sum(1, keepdims=True)
     mean_C = frequency_CV @ scaled_V
     std_C = np.sqrt((frequency_CV * (scaled_V - mean_C[:, None]) ** 2).sum(1))
     if "mean" in missing_statistics:
         data.mean = [float(f"{value:.{DIGITS}g}") for value in mean_C]
-    if (
-        "std" in missing_statistics
-    ):  # a channel with a single value has std 0, by which nothing can be divided
+    if "std" in missing_statistics:
+        # 1 replaces the std 0 of a channel with a single value, because pixels are divided by std
         data.std = [float(f"{value:.{DIGITS}g}") or 1.0 for value in std_C]
 
 
 def check(splits: Mapping[str, Source], data: Data, why_no_range: str = "") -> list[str]:
     """Return warnings about pixels that are lost or changed when images are read.
 
-    Up to 128 images of each split are checked for clipped values, bits beyond 8, further pages and
-    transparency, and for a mixture of images of 8 and of 16 bits.
+    Up to 128 images of each split are checked for clipped values, more than 8 bits, several pages,
+    transparency, and a mixture of 8-bit and 16-bit images.
 
     Args:
         splits: {name of the split: images}.
         data: The recipe's options of the images.
-        why_no_range: A sentence that explains why the user cannot set data.range=. Evaluations of a
-            frozen encoder pass RANGE_OF_ENCODER, because the range was fixed by pre-training. Empty
-            if the user can set data.range=.
+        why_no_range: A sentence that explains why the user cannot set data.range=, or "" if the
+            user can. Pass RANGE_OF_ENCODER to evaluate a frozen encoder, because pre-training has
+            fixed the range.
 
     Raises:
         UserError: data.range clips more than 90% of a split's values. Or images have 16 bits, and
-            data.range is not set although the user can set it.
+            data.range is missing although the user can set it.
     """
     if not (data.path or data.hub):
         return []  # synthetic images
@@ -114,8 +113,8 @@ def _read(
     Args:
         source: The images.
         most: The largest number of images.
-        read: Called with an encoded image or an array. It raises ValueError if the image is
-            unreadable.
+        read: A function of an encoded image or an array, which raises ValueError for an unreadable
+            image.
 
     Returns:
         {name: result of `read`} for readable images, and a list of unreadable images with reasons.
@@ -166,17 +165,17 @@ def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, i
         count_V: How often each value occurs.
         shares: The lower and the upper quantile, between 0 and 1.
     """
-    # the share of values that are equal to or below each value
+    # for each value v, the share of values that are at most v
     cumulative_V = count_V.cumsum() / count_V.sum()
     low, high = (int(np.searchsorted(cumulative_V, share)) for share in shares)
     return low, high
 
 
 def _proposed_range(count_V: np.ndarray, images: str) -> str:
-    """Return the text of the error that images of 16 bits need data.range, with a range to copy.
+    """Return an error message that proposes a data.range for 16-bit images.
 
     The range contains all values except outliers. With the 1% quantile `low` and the 99% quantile
-    `high`, a value is an outlier if it is below low - (high - low) or above high + (high - low).
+    `high`, outliers are values below low - (high - low) or above high + (high - low).
 
     Args:
         count_V: How often each value occurs.
@@ -200,7 +199,7 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
 
 
 class _FileProperties(NamedTuple):
-    """Properties of an image file that are lost when the image is read as RGB of 8 bits.
+    """Properties of an image file that are lost when the image is read as 8-bit RGB.
 
     Attributes:
         bits: Bits of a stored value, at least 8.
@@ -214,18 +213,17 @@ class _FileProperties(NamedTuple):
 
 
 def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -> Iterator[str]:
-    """Yield a warning for each property that images lose when they are read as RGB of 8 bits.
+    """Yield a warning for each property that is lost when images are read as 8-bit RGB.
 
-    If data.range is not set, ssl_vit reads images with 3 channels as RGB with 8 bits per channel.
-    Such images lose their bits beyond 8, all pages after the first, and transparency.
+    Images with 3 channels are read as 8-bit RGB if data.range is not set. Bits beyond 8, pages
+    after the first and transparency are then lost.
 
     Args:
         split: The name of the split.
         source: The images of the split.
-        data: Not used. The parameter exists because `check` passes the same arguments to this
-            function or to `_warn_of_clipping`.
-        why_no_range: A sentence that explains why the user cannot set data.range=. If it is not
-            empty, the warnings recommend no option.
+        data: Not used. `check` passes the same arguments as to `_warn_of_clipping`.
+        why_no_range: A sentence that explains why the user cannot set data.range=. If the sentence
+            is not empty, warnings recommend no option.
     """
     stored, _ = _read(source, CHECKED_IMAGES, _read_properties)
     images = f"{len(stored):,} checked images of {split}"
@@ -235,17 +233,17 @@ def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -
         bits = stored[deep[0]].bits
         yield (
             f"more than 8 bits in {len(deep):,} of {images} ({bits} in {deep[0]}). Only the upper 8"
-            f" bits are used. {why_no_range if why_no_range else KEEP_BITS}"
+            f" bits are used. {why_no_range or KEEP_BITS}"
         )
-    several = [name for name, file in stored.items() if file.pages > 1]
-    if several:
-        pages = stored[several[0]].pages
+    multi_page = [name for name, file in stored.items() if file.pages > 1]
+    if multi_page:
+        pages = stored[multi_page[0]].pages
         warning = (
-            f"{len(several):,} of {images} have several pages, such as {several[0]} with"
+            f"{len(multi_page):,} of {images} have several pages, such as {multi_page[0]} with"
             f" {pages} pages. Only the first page is used"
         )
-        # recommend data.range=, too: without it, a file with three pages would still be read as RGB
-        # from its first page
+        # data.range= is needed for three pages: data.channels=3 alone would still mean the RGB
+        # values of the first page
         remedy = f"To read grey pages as channels, use data.channels={pages} data.range=[0,255]"
         yield warning if why_no_range else f"{warning}. {remedy}"
     transparent = [name for name, file in stored.items() if file.is_transparent]
@@ -260,23 +258,23 @@ def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -
 def _read_properties(raw: bytes | np.ndarray) -> _FileProperties:
     if isinstance(raw, np.ndarray):
         return _FileProperties(8, 1, False)
-    read = (decoding.stored_bits, decoding.count_images, decoding.is_transparent)
-    bits, pages, is_transparent = (decoding.call_decoder(part, raw) for part in read)
-    return _FileProperties(bits, pages, bool(is_transparent))
+    bits = decoding.call_decoder(decoding.stored_bits, raw)
+    pages = decoding.call_decoder(decoding.count_images, raw)
+    return _FileProperties(bits, pages, decoding.call_decoder(decoding.is_transparent, raw))
 
 
 def _warn_of_clipping(split: str, source: Source, data: Data, why_no_range: str) -> Iterator[str]:
-    """Yield warnings that data.range clips values, or that images of 8 and of 16 bits are mixed.
+    """Yield warnings that data.range clips values, or that 8-bit and 16-bit images are mixed.
 
     Args:
         split: The name of the split.
         source: The images of the split.
         data: The recipe's options of the images, with data.range.
-        why_no_range: A sentence that explains why the user cannot set data.range=. If it is not
-            empty, images of 16 bits need no data.range.
+        why_no_range: A sentence that explains why the user cannot set data.range=. If the sentence
+            is not empty, 16-bit images need no data.range.
 
     Raises:
-        UserError: As `check`.
+        UserError: See `check`.
     """
     count_CV, bits_of, _ = _histogram(source, data.channels, CHECKED_IMAGES)
     if not bits_of:
@@ -301,10 +299,10 @@ def _warn_of_clipping(split: str, source: Source, data: Data, why_no_range: str)
         raise UserError(f"{warning}. Use a range that contains most values.")
     if clipped > WARNED:
         yield warning
-    example_of = {num_bits: name for name, num_bits in bits_of.items()}
-    if len(example_of) > 1 and highest > BYTES[1]:
+    image_with = {num_bits: name for name, num_bits in bits_of.items()}
+    if len(image_with) > 1 and highest > BYTES[1]:
         yield (
             f"data.range=[{lowest},{highest}]: of {images}, some have 8 bits, such as"
-            f" {example_of[8]}, and some 16 bits, such as {example_of[16]}. The images of 8 bits do"
+            f" {image_with[8]}, and some 16 bits, such as {image_with[16]}. The images of 8 bits do"
             " not fit this range and count as unreadable"
         )

@@ -21,7 +21,7 @@ from .source import Source
 # classifier a billion outputs
 MOST_BY_HIGHEST = 2**16
 
-# Sentences of errors that say what to do
+# Sentences that say in errors what to do
 TO_SAME_NAMES = "Use the same class names in all splits."
 TO_NUMBERS = (
     "Rename the class folders to class numbers such as 0 and 1, or name a column of class numbers"
@@ -37,8 +37,8 @@ class ClassList(NamedTuple):
     """Classes of a set of labels.
 
     Attributes:
-        names: The name of each class, starting with label 0; empty where labels are bare numbers.
-        highest: The highest label; -1 where it is not known, or where no image has a label.
+        names: The name of each class, starting with label 0. Empty if labels are bare numbers.
+        highest: The highest label. -1 if unknown, or if no image has a label.
     """
 
     names: Sequence[str]
@@ -51,7 +51,7 @@ class ClassList(NamedTuple):
 
     @property
     def are_numbers(self) -> bool:
-        """Return whether every class is a whole number, as a bare label or as a name like "7"."""
+        """Return whether all classes are whole numbers: bare labels, or names such as "7"."""
         return all(map(WHOLE.fullmatch, self.names))
 
     def __str__(self) -> str:
@@ -63,14 +63,17 @@ class ClassList(NamedTuple):
 
 
 def shared_names(lists: Mapping[str, ClassList], location: str) -> list[str]:
-    """Return the names of the classes that all splits share, starting with label 0.
+    """Check that all splits have the same classes, and return the class names.
 
-    Splits agree if each class number has the same name in all splits. Names that are the numbers
-    themselves ("0", "1", ...) also agree with a split whose labels are numbers without names.
+    Each class number must have the same name in all splits. The names "0", "1", ... also agree with
+    bare numbers in another split.
 
     Args:
-        lists: {split: classes}. A split without labels and names is ignored.
+        lists: {split: classes}. Splits without labels and names are ignored.
         location: The option that names the images, such as "data.path=photos", for the error.
+
+    Returns:
+        The class names, starting with label 0, or [] for bare numbers.
 
     Raises:
         UserError: A number means different classes in two splits, or one split has bare numbers and
@@ -79,11 +82,11 @@ def shared_names(lists: Mapping[str, ClassList], location: str) -> list[str]:
     lists = {
         split: classes for split, classes in lists.items() if classes.names or classes.highest >= 0
     }
-    names = [classes.names for classes in lists.values()]
-    longest = max(names, key=len, default=[])
-    all_splits_have_names = all(names)
+    name_lists = [classes.names for classes in lists.values()]
+    longest = max(name_lists, key=len, default=[])
+    all_splits_have_names = all(name_lists)
     are_names_numbers = all(name == str(number) for number, name in enumerate(longest))
-    if same_numbers(names) and (all_splits_have_names or are_names_numbers):
+    if same_numbers(name_lists) and (all_splits_have_names or are_names_numbers):
         return list(longest)
     classes_of_splits = " ".join(
         f"Split {split} has {classes}." for split, classes in lists.items()
@@ -97,40 +100,41 @@ def shared_names(lists: Mapping[str, ClassList], location: str) -> list[str]:
 def pair_classes(
     names: Sequence[str], images: Source, init: str, place: str = "", outputs: int = 0
 ) -> np.ndarray | None:
-    """Return the classifier's output that belongs to each class of the images.
+    """Match the classes of images with the outputs of a trained classifier.
 
     Args:
-        names: The classifier's classes, in the order of its outputs; empty for bare numbers.
+        names: The classifier's class names, in the order of the outputs. Empty for bare numbers.
         images: The images to classify.
-        init: The place of the classifier's weights, for errors.
+        init: Where the classifier's weights are stored (init=), for errors.
         place: The option that names the images, such as "data.path=photos", for errors.
-        outputs: The number of the classifier's outputs, for errors; 0 where it is not known.
+        outputs: The number of the classifier's outputs, for errors. 0 if unknown.
 
     Returns:
-        The output for each of the C labels, int64 (C,), -1 for a class that the classifier does not
-        know and no image has; None if every label is the number of the right output already.
+        The output for each label 0 to C - 1, int64 (C,), or -1 for a class without images that the
+        classifier does not know. None if labels already are output numbers.
 
     Raises:
-        UserError: Images are of a class that the classifier does not know, or one side has bare
-            numbers and the other side has names.
+        UserError: Images have a class that the classifier does not know, or classes have names on
+            one side and bare numbers on the other.
     """
     if list(names) == images.classes:
         return None
     classifier_classes, image_classes = ClassList(names, outputs - 1), ClassList.of(images)
     are_named = bool(names and images.classes)
-    if not are_named and not (classifier_classes.are_numbers and image_classes.are_numbers):
+    are_numbers = classifier_classes.are_numbers and image_classes.are_numbers
+    if not (are_named or are_numbers):
         raise UserError(
             f"{place}: the images have {image_classes} as classes, and init={init} has"
             f" {classifier_classes}. Numbers cannot be matched with names."
             f" {TO_NAMES if names else TO_NUMBERS}"
         )
-    if not names:
+    if not names:  # the name of an image's class is the number of the output
         return np.array([int(name) for name in images.classes], np.int64)
     all_labels = np.unique(images.label_of(np.arange(len(images)))).tolist()
     labels = [label for label in all_labels if label >= 0]
     if are_named:
         name_of = dict(enumerate(images.classes))
-    else:
+    else:  # the classifier may write a number differently, such as "07" for 7
         classifier_name_of = {int(name): name for name in names}
         name_of = {label: classifier_name_of.get(label, str(label)) for label in labels}
     output_of = {name: output for output, name in enumerate(names)}
@@ -148,15 +152,14 @@ def pair_classes(
 
 
 def renumber(label: np.ndarray, output_C: np.ndarray | None) -> np.ndarray:
-    """Replace each label by the number of the classifier's output for this class.
+    """Replace labels by the numbers of a trained classifier's outputs.
 
-    A trained classifier has one output per class. Its classes may be numbered in another order than
-    the classes of the images.
+    A classifier may number the same classes in another order than the images.
 
     Args:
         label: Labels of images, integers of any shape. Values below 0 (no label) stay.
-        output_C: For each label 0 to C - 1, the number of the output, from `pair_classes`; None to
-            replace nothing.
+        output_C: The output for each label 0 to C - 1, from `pair_classes`. None to replace
+            nothing.
     """
     if output_C is None:
         return label
@@ -164,10 +167,10 @@ def renumber(label: np.ndarray, output_C: np.ndarray | None) -> np.ndarray:
 
 
 def num_classes(splits: Splits, data: Data, objective: str) -> int:
-    """Return the number of classes for an objective that uses labels, or else 0.
+    """Return the number of classes, or 0 for an objective that uses no labels.
 
-    For a stream, only the first images have been read by now. The stream gets the number of
-    classes, so that it refuses higher labels of later images.
+    The number is also set in a stream, which has read only the first images so far, so that the
+    stream refuses higher labels of later images.
 
     Args:
         splits: The splits of the run.
@@ -175,7 +178,7 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
         objective: The name of the objective.
 
     Raises:
-        UserError: As `count_classes`.
+        UserError: See `count_classes`.
     """
     if not declaration.objective(objective).labels:
         return 0
@@ -194,9 +197,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         objective: The name of the objective, for the error.
 
     Raises:
-        UserError: A split has no labels (the message names `objective`), a label is out of range, a
-            number means different classes in two splits, or the highest label is MOST_BY_HIGHEST or
-            above.
+        UserError: A split has no labels, a label is out of range, a number means different classes
+            in two splits, or the highest label of unnamed classes is at least MOST_BY_HIGHEST.
     """
     sources = {"train": splits.train, "validation": splits.validation}
     if splits.test:
@@ -220,8 +222,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     classes = data.classes or len(splits.train.classes)
     if classes:
         return classes
-    split, source = max(sources.items(), key=lambda pair: pair[1].labels.lowest_and_highest[1])
-    highest = source.labels.lowest_and_highest[1]
+    split = max(sources, key=lambda name: sources[name].labels.lowest_and_highest[1])
+    _, highest = sources[split].labels.lowest_and_highest
     if highest >= MOST_BY_HIGHEST:
         raise UserError(
             f"data={data.name}: the {split} split has labels up to {highest}. Use numbers below"

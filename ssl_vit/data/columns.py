@@ -17,10 +17,10 @@ Features = Mapping[str, Any]  # {column: type}, as datasets.Features
 
 
 def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
-    """Return the names of the image column and the label column (None for no labels).
+    """Return the names of the image column and of the label column (None for no labels).
 
-    The columns are chosen by data.image_column and data.label_column, else by type, else by a usual
-    name. A column with lists of labels is used only if data.label_column names the column.
+    data.image_column and data.label_column name the columns. Otherwise, columns are chosen by type,
+    then by a usual name. Lists of labels are used only if data.label_column names their column.
 
     Args:
         features: {column: type}.
@@ -39,7 +39,7 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
     image_columns = [
         name for name, feature in features.items() if isinstance(feature, datasets.Image)
     ]
-    # masks are images too: their columns are tried last
+    # columns of masks also have the type Image, and are tried last
     image_columns.sort(key=lambda name: name == data.mask_column or name in MASK_NAMES)
     image_columns += [name for name, feature in features.items() if array_shape(feature)]
     image_columns += [name for name in IMAGE_NAMES if name in features]
@@ -61,7 +61,7 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
     other_columns = [name for name in usual_columns(features) if _holds_labels(features[name])]
     label_columns = usual_class_columns + class_columns + other_columns
     label = data.label_column or next(iter(label_columns), None)
-    if label is not None and not _holds_labels(features[label]) and not _is_named(features[label]):
+    if label is not None and not (_holds_labels(features[label]) or _is_named(features[label])):
         raise UserError(
             f"data.label_column={label}: this column of {data.location} holds {features[label]}."
             f" Name a column of {LABEL_KINDS}."
@@ -70,9 +70,7 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
 
 
 def find_masks(features: Features, image: str, data: Data) -> Masks:
-    """Return the column of masks: data.mask_column, else the first column with a usual name.
-
-    The usual names are MASK_NAMES.
+    """Find the column of masks: data.mask_column, else the first column named as in MASK_NAMES.
 
     Args:
         features: {column: type}.
@@ -80,12 +78,11 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
         data: The options that name columns.
 
     Returns:
-        The name of the column, "" if no column holds masks; and a hint that lists the columns. The
-        hint is appended to the error that is raised if masks are needed and there are none. The
-        caller sets `Masks.store`, which reads the masks.
+        Masks with the name of the column ("" for no masks), and with a sentence that lists possible
+        columns, for errors about missing masks. The caller sets `Masks.store`.
 
     Raises:
-        UserError: There is no column data.mask_column, or it holds no images.
+        UserError: The column data.mask_column does not exist or holds no images.
     """
     choices = [
         name for name, feature in features.items() if _holds_images(feature) and name != image
@@ -95,7 +92,8 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
         hint = f"Name a column of masks with data.mask_column= (columns: {', '.join(choices)})"
     wanted = data.mask_column
     if wanted is None:
-        return Masks(next((name for name in MASK_NAMES if name in choices), ""), hint)
+        usual_column = next((name for name in MASK_NAMES if name in choices), "")
+        return Masks(usual_column, hint)
     if wanted not in features:
         raise UserError(
             f"data.mask_column={wanted}: {data.location} has no such column,"
@@ -110,14 +108,14 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
 
 
 def check_group(features: Features, data: Data) -> None:
-    """Check that the training images have the column of data.group, with a single value each.
+    """Check that the column data.group exists and holds a single text or number for each image.
 
     Args:
         features: {column: type}.
         data: The recipe's options, with data.group.
 
     Raises:
-        UserError: There is no such column, or it holds images or lists.
+        UserError: The column does not exist, or holds images or lists.
     """
     group = str(data.group)
     if group not in features:
@@ -125,7 +123,8 @@ def check_group(features: Features, data: Data) -> None:
             f"data.group={group}: {data.location} has no such column, {suggest(group, features)}"
         )
     feature = features[group]
-    if not isinstance(feature, datasets.Value | datasets.ClassLabel) or _holds_images(feature):
+    is_single_value = isinstance(feature, datasets.Value | datasets.ClassLabel)
+    if not is_single_value or _holds_images(feature):
         raise UserError(
             f"data.group={group}: this column of {data.location} holds {feature}. Name a column of"
             " texts or whole numbers."
@@ -133,9 +132,9 @@ def check_group(features: Features, data: Data) -> None:
 
 
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:
-    """Return the shape of the arrays (`datasets.Array3D`) in a column, or None without arrays.
+    """Return the shape of a column's arrays (`datasets.Array3D`), or None for another type.
 
-    A side that differs between the arrays is None.
+    None stands for a side that differs between the arrays.
     """
     return tuple(feature.shape) if isinstance(feature, datasets.Array3D) else None
 
@@ -175,12 +174,12 @@ def _is_named(feature: Any) -> bool:
 
 
 def holds_texts(feature: Any) -> bool:
-    """Return whether labels are texts, which become the names of classes."""
+    """Return whether a column holds texts, which are class names if the column holds labels."""
     return getattr(feature, "dtype", "") in ("string", "large_string")
 
 
 def class_names(features: Features, label: str | None) -> list[str]:
-    """Return the names of the classes of a label column, or [] if they have no names."""
+    """Return the class names of a label column, or [] for classes without names."""
     feature = features[label] if label else None
     if feature is not None and holds_lists(feature):
         feature = feature.feature
@@ -190,9 +189,9 @@ def class_names(features: Features, label: str | None) -> list[str]:
 
 
 def list_columns(features: Features) -> str:
-    """Return two sentences on the columns and their types, for the error without labels.
+    """Describe the columns and their types, for the error that there are no labels.
 
-    The text begins with a space, so that it can follow another sentence.
+    The text begins with a space, because it follows another sentence.
     """
     columns = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
     return f" A label column holds {LABEL_KINDS}. The columns are {columns}."

@@ -36,7 +36,7 @@ PORTABLE = (b"P2", b"P3", b"P5", b"P6")  # portable grey values and colors, as t
 AV1_SETTINGS, AV1_HIGH_DEPTH, AV1_12_BITS = b"av1C", 1 << 6, 1 << 5
 WEBP_ALPHA = 1 << 4  # bit of the fourth byte after the signature of a lossless WebP
 MOST_PIXELS = 64_000_000  # of a decoded image, which takes 192 MB as RGB
-MOST_VALUE = 2**16 - 1  # of a pixel
+MOST_VALUE = 2**16 - 1  # the highest value of a pixel
 # Tags of TIFF 6.0 and EXIF, and values of the tag PHOTOMETRIC
 NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
@@ -53,8 +53,7 @@ class StoredValues(NamedTuple):
 
     Attributes:
         array: (H, W), (H, W, C) or (C, H, W).
-        channels_last: Whether an array with three axes is (H, W, C); None if the file does not
-            tell.
+        channels_last: Whether an array with three axes is (H, W, C). None if unknown.
     """
 
     array: np.ndarray
@@ -64,7 +63,7 @@ class StoredValues(NamedTuple):
 def decode(raw: bytes | np.ndarray) -> Tensor:
     """Decode an image to RGB bytes, uint8 (3, H, W).
 
-    The image is rotated by the EXIF orientation. Only the first of several frames is read, 16 bits
+    The image is turned by its EXIF orientation. Only the first of several frames is read, 16 bits
     are reduced to 8, and transparent pixels are composed over white.
 
     Args:
@@ -84,15 +83,15 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
 
 
 def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
-    """Decode an image to the stored values, (C, H, W) of uint8 or uint16.
+    """Decode an image to its stored values, uint8 or uint16 (C, H, W).
 
     Args:
         raw: Encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
         channels: The number of channels C.
 
     Raises:
-        ValueError: The image cannot be decoded, has another number of channels, has values that are
-            not whole numbers from 0 to 65535, or could be both (H, W, C) and (C, H, W).
+        ValueError: The image cannot be decoded, has another number of channels, has values other
+            than whole numbers from 0 to 65535, or could be both (H, W, C) and (C, H, W).
     """
     if isinstance(raw, np.ndarray):
         values = StoredValues(raw)
@@ -108,14 +107,14 @@ def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
 
 
 def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
-    """Return `read(raw)`, and turn any error into a ValueError with a reason.
+    """Return `read(raw)`, and turn any error into a ValueError of one line.
 
     Args:
         read: A function that reads or decodes an encoded image.
         raw: Encoded bytes, or Missing.
 
     Raises:
-        ValueError: The image is missing, or `read` failed. The message is one line with the reason.
+        ValueError: The image is missing, or `read` failed.
     """
     if isinstance(raw, Missing):
         raise ValueError(raw.reason)
@@ -125,41 +124,35 @@ def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
         raise
     except Exception as error:  # a file written by others may cause any error in a decoder
         line = " ".join(str(error).split())
-        # Remove what does not help the user: the object from "cannot identify image file
-        # <_io.BytesIO object at 0x7f52>", and the position in torchvision's source from
-        # "/src/decode_jpeg.cpp:23, not a JPEG"
+        # Remove parts that do not help the user, such as "<_io.BytesIO object at 0x7f52>" from
+        # "cannot identify image file <_io.BytesIO object at 0x7f52>", and the place in
+        # torchvision's source from "/src/decode_jpeg.cpp:23, not a JPEG"
         message = re.sub(r" *<_io.*?>|\S*\.cpp:\d+[^,]*, *", "", line)
         raise ValueError(f"cannot decode the image: {message[:200]}") from None
 
 
 def stored_bits(raw: bytes) -> int:
-    """Return how many bits a stored value of an encoded image has, at least 8.
-
-    More than 8 bits are reduced to 8 by `decode`.
-
-    Args:
-        raw: The encoded image.
-    """
+    """Return the number of bits per stored value of an encoded image, at least 8."""
     if raw.startswith(PNG):
         return max(8, raw[24])  # the bit depth is byte 24 of every PNG
     if raw.startswith(TIFF):
         with open_image(raw) as image:
             bits = _tag(image, BITS_PER_SAMPLE)
-        if isinstance(bits, tuple):  # of each channel
+        if isinstance(bits, tuple):  # one number for each channel
             return max(8, *bits)
         return 8 if bits is None else max(8, bits)
     if raw.startswith(PORTABLE):
         packing = _packing(open_image(raw))
         if packing == "I;16B":  # Pillow's name for grey values up to 65535
             return 16
-        # `packing` is a tuple (name of Pillow's mode, highest value), or for values up to 255 only
-        # the name of the mode
-        highest = packing[1] if isinstance(packing, tuple) else 0
+        if not isinstance(packing, tuple):  # values up to 255
+            return 8
+        highest = packing[1]  # packing[0] is the name of Pillow's mode
         return max(8, int(highest).bit_length())
     if raw[4:8] == b"ftyp":  # AVIF
         settings_start = raw.find(AV1_SETTINGS)
         if settings_start > 0:
-            # AV1_SETTINGS, the name of a box, has four bytes. The third byte after it holds flags
+            # the box begins with its name of four bytes; the third byte after the name holds flags
             flags = raw[settings_start + 6]
             if flags & AV1_HIGH_DEPTH:
                 return 12 if flags & AV1_12_BITS else 10
@@ -167,13 +160,9 @@ def stored_bits(raw: bytes) -> int:
 
 
 def count_images(raw: bytes) -> int:
-    """Return the number of images in a TIFF, or 1 for a file of another format.
+    """Count the images in a TIFF, or return 1 for a file of another format.
 
-    Pages that are flagged as a smaller copy (thumbnail) or as a mask of another page are not
-    counted. `decode` reads only the first image.
-
-    Args:
-        raw: The encoded image.
+    Pages that are marked as thumbnail or mask of another page are not counted.
     """
     if not raw.startswith(TIFF):
         return 1
@@ -192,17 +181,15 @@ def count_images(raw: bytes) -> int:
 
 
 def open_image(raw: bytes) -> Image.Image:
-    """Open an image with Pillow from the header, without decoding pixels.
-
-    Args:
-        raw: The encoded image.
+    """Read the header of an encoded image with Pillow, without decoding pixels.
 
     Raises:
         ValueError: The format is not in FORMATS.
         TooLarge: The image has more than MOST_PIXELS.
     """
     try:
-        with warnings.catch_warnings(action="ignore"):  # about many pixels and damaged EXIF
+        # warnings about many pixels and damaged EXIF
+        with warnings.catch_warnings(action="ignore"):
             image = Image.open(io.BytesIO(raw), formats=[*FORMATS])
     except UnidentifiedImageError:
         formats = ", ".join(FORMATS)
@@ -217,25 +204,20 @@ def open_image(raw: bytes) -> Image.Image:
 
 
 def from_pillow(image: Image.Image) -> np.ndarray:
-    """Return an image of Pillow as RGB bytes (H, W, 3).
+    """Convert a Pillow image to RGB bytes, uint8 (H, W, 3).
 
-    The image is rotated by the EXIF orientation, 16 bits are reduced to 8, and transparent pixels
+    The image is turned by its EXIF orientation, 16 bits are reduced to 8, and transparent pixels
     are composed over white.
-
-    Args:
-        image: An image that Pillow has opened.
 
     Raises:
         ValueError: The pixels have 32 bits, or are below 0.
     """
-    return _upright(_compose_over_white(*_color_and_alpha(image)), _orientation(image))
+    rgb_HW3 = _compose_over_white(*_color_and_alpha(image))
+    return _upright(rgb_HW3, _orientation(image))
 
 
 def is_transparent(raw: bytes) -> bool:
-    """Return whether `decode` composes any pixel of an encoded image over white.
-
-    Args:
-        raw: The encoded image.
+    """Return whether an encoded image has pixels that `decode` composes over white.
 
     Raises:
         ValueError: The image cannot be read.
@@ -243,29 +225,32 @@ def is_transparent(raw: bytes) -> bool:
     if raw.startswith((JPEG, NPY)):
         return False
     image = open_image(raw)
-    return image.has_transparency_data and _color_and_alpha(image)[1] is not None
+    if not image.has_transparency_data:
+        return False
+    _, alpha_HW = _color_and_alpha(image)
+    return alpha_HW is not None
 
 
 def upright(image: Image.Image) -> np.ndarray:
-    """Return one channel (H, W) or several channels (H, W, C), turned by the EXIF orientation."""
+    """Return pixels (H, W) or (H, W, C), turned by the image's EXIF orientation."""
     image.load()
     return _upright(np.array(image), _orientation(image))
 
 
 def _compose_over_white(color_HW3: np.ndarray, alpha_HW: np.ndarray | None) -> np.ndarray:
-    """Return the colors on a white background, uint8 (H, W, 3).
+    """Compose the colors over a white background, uint8 (H, W, 3).
 
-    With alpha from 0 to 1, this is round(alpha * color + (1 - alpha) * 255).
+    With alpha from 0 to 1, the result is round(alpha * color + (1 - alpha) * 255).
 
     Args:
         color_HW3: The colors, uint8, not multiplied by alpha.
-        alpha_HW: Alpha, uint8, 255 for an opaque pixel; None for an image without transparency.
+        alpha_HW: Alpha, uint8, 255 for opaque pixels. None for an image without transparency.
     """
     if alpha_HW is None:
         return color_HW3
     alpha_HW1 = alpha_HW[..., None].astype(np.uint16)
-    # at most 255 * 255 + 127, which fits into 16 bits. Adding 127 before the division by 255
-    # rounds to the nearest number; no sum lies halfway, because 255 is odd
+    # The sum is at most 255 * 255, which fits into 16 bits, also after adding 127. Adding 127
+    # before dividing by 255 rounds to the nearest number. Ties do not occur, because 255 is odd
     sum_HW3 = alpha_HW1 * color_HW3 + (255 - alpha_HW1) * 255
     return ((sum_HW3 + 127) // 255).astype(np.uint8)
 
@@ -277,17 +262,17 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         image: An image that Pillow has opened.
 
     Returns:
-        The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None where every pixel is opaque.
+        The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None if every pixel is opaque.
 
     Raises:
-        ValueError: As `from_pillow`.
+        ValueError: See `from_pillow`.
     """
     _scale_transparent_color(image)
-    image.load()  # Pillow rotates a TIFF here, and changes its tags, which are read below
+    image.load()  # before tags are read: loading turns the pixels of a TIFF and changes its tags
     if image.mode == "F" or image.mode.startswith("I"):
         color_HW3, alpha_HW = _grey_of_16_bits(image)
     elif image.has_transparency_data:
-        if image.mode == "La":  # Pillow can convert grey multiplied by alpha only to LA
+        if image.mode == "La":  # grey multiplied by alpha, which Pillow converts only to LA
             rgba = image.convert("LA").convert("RGBA")
         else:
             rgba = image.convert("RGBA")
@@ -303,8 +288,8 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
 def _is_opaque(alpha_HW: np.ndarray, image_format: str | None) -> bool:
     """Return whether every pixel is opaque (alpha 255).
 
-    A BMP whose alpha is 0 everywhere counts as opaque too, as in browsers (Chromium's
-    BMPImageReader): it was written by a program that does not know alpha.
+    A BMP with alpha 0 everywhere counts as opaque, too, as in browsers (Chromium's BMPImageReader),
+    because a program without support for alpha wrote the file.
 
     Args:
         alpha_HW: Alpha, uint8.
@@ -316,14 +301,14 @@ def _is_opaque(alpha_HW: np.ndarray, image_format: str | None) -> bool:
 
 
 def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]:
-    """Load an image with one channel of more than 8 bits as RGB of 8 bits.
+    """Convert a grey image of more than 8 bits to 8-bit RGB and alpha.
 
     Args:
         image: An image that Pillow has opened and loaded.
 
     Returns:
-        The grey values as colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None without a
-        transparent grey value.
+        The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None if no grey value is marked as
+        transparent.
 
     Raises:
         ValueError: The pixels have 32 bits, or are below 0.
@@ -336,18 +321,18 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         )
     value_HW = np.asarray(image)
     _check_16_bits(value_HW)
-    # keep the upper 8 of 12 or 16 bits; Pillow unpacks 12 bits without scaling
+    # keep the upper 8 of 12 or 16 bits. Pillow does not scale 12 bits to 16
     shift = 4 if _tag(image, BITS_PER_SAMPLE) == (12,) else 8
     grey_HW = value_HW >> shift
-    # Invert a TIFF that stores white as 0, as Pillow does for 8 bits only. In a TIFF, mode I means
-    # signed values, which are kept
+    # Invert a TIFF that stores white as 0, because Pillow inverts only 8 bits. Values of mode I are
+    # signed in a TIFF, and are not inverted
     if image.mode != "I" and _tag(image, PHOTOMETRIC) == WHITE_IS_ZERO:
         grey_HW = 255 - grey_HW
     color_HW3 = np.repeat(grey_HW.astype(np.uint8)[..., None], 3, 2)
-    transparent = image.info.get("transparency")  # the value of transparent pixels
-    if transparent is None:
+    transparent_value = image.info.get("transparency")
+    if transparent_value is None:
         return color_HW3, None
-    return color_HW3, 255 * (value_HW != transparent).astype(np.uint8)
+    return color_HW3, 255 * (value_HW != transparent_value).astype(np.uint8)
 
 
 def _scale_transparent_color(image: Image.Image) -> None:
@@ -361,22 +346,19 @@ def _scale_transparent_color(image: Image.Image) -> None:
     color = image.info.get("transparency")
     if color is None or image.format != "PNG":
         return
-    # such as "L" for grey of 8 bits, "L;4" for grey of 4 bits, "RGB;16B" for RGB of 16 bits
-    kind, _, depth = str(_packing(image)).partition(";")
-    if kind == "L" and depth and isinstance(color, int):
+    # such as "L" for 8-bit grey, "L;4" for 4-bit grey, "RGB;16B" for 16-bit RGB
+    mode, _, depth = str(_packing(image)).partition(";")
+    if mode == "L" and depth and isinstance(color, int):
         image.info["transparency"] = color * 255 // (2 ** int(depth) - 1)
-    elif kind == "RGB" and depth and isinstance(color, tuple):
+    elif mode == "RGB" and depth and isinstance(color, tuple):
         image.info["transparency"] = tuple(value >> 8 for value in color)
 
 
 def _packing(image: Image.Image) -> Any:
-    """Return how a file stores pixels, as Pillow names it, such as "L;4" for grey of 4 bits.
+    """Return Pillow's name for the pixel format in the file, such as "L;4" for 4-bit grey.
 
-    For PPM files, this is a tuple of the name and the highest value. After the pixels were loaded,
-    it is "".
-
-    Args:
-        image: An image that Pillow has opened.
+    For PPM files, the result may be a tuple of this name and the highest value. After Pillow has
+    loaded the pixels, the result is "".
     """
     tiles = getattr(image, "tile", None)
     return tiles[0].args if tiles else ""
@@ -384,19 +366,18 @@ def _packing(image: Image.Image) -> Any:
 
 def _rgb(raw: bytes) -> Tensor:
     """Decode an encoded image to RGB bytes, uint8 (3, H, W), with the fastest safe decoder."""
-    # The calls of `decode` below do not recurse: `decode` calls this function only for bytes, and
-    # here it gets an array, which it only checks
+    # `decode` below gets an array and only checks the array: it does not call this function again
     if raw.startswith(NPY):
         return decode(_rgb_array(raw))
-    # torchvision decodes JPEG and simple WebP up to 6 times as fast as Pillow. It is not used for
-    # other formats: a damaged PNG can end the process there, and 16 bits and alpha are ignored
+    # torchvision decodes JPEG and simple WebP up to 6 times as fast as Pillow. For other formats,
+    # torchvision is not safe: a damaged PNG can end the process, and 16 bits and alpha are ignored
     if not raw.startswith(JPEG) and not _is_simple_webp(raw):
         return decode(from_pillow(open_image(raw)))
     orientation = _orientation(open_image(raw))
     pixels = decode_image(torch.frombuffer(bytearray(raw), dtype=torch.uint8), ImageReadMode.RGB)
     if orientation == 1:
         return pixels
-    # torch turns pixels in a quarter of the time that `_upright` takes
+    # with torch, because turning pixels with `_upright` takes four times as long
     turned = pixels.swapaxes(1, 2) if orientation > 4 else pixels
     return turned.flip(_mirrored(orientation, 1, 2))
 
@@ -404,18 +385,18 @@ def _rgb(raw: bytes) -> Tensor:
 def _is_simple_webp(raw: bytes) -> bool:
     """Return whether bytes are a WebP of one image, without EXIF, animation and alpha.
 
-    A file without an extended header has one image without EXIF and animation. It has no alpha
-    unless it is lossless and a bit of its header says so (RFC 9649, 2.5, 2.6 and 3.4).
+    A file without an extended header has one image, no EXIF and no animation. Such a file has alpha
+    only if it is lossless and a bit of the header is set (RFC 9649, 2.5, 2.6 and 3.4).
     """
     kind = raw[8:16]
     if raw[:4] != b"RIFF" or kind not in (b"WEBPVP8 ", b"WEBPVP8L"):
         return False
-    is_lossless = kind == b"WEBPVP8L"
-    return not (is_lossless and int.from_bytes(raw[24:25]) & WEBP_ALPHA)
+    has_alpha = kind == b"WEBPVP8L" and int.from_bytes(raw[24:25]) & WEBP_ALPHA
+    return not has_alpha
 
 
 def _rgb_array(raw: bytes) -> np.ndarray:
-    """Return a saved NumPy array of RGB or of grey values as (H, W, 3)."""
+    """Read a .npy file of RGB or grey values as an array (H, W, 3)."""
     array = _saved_array(raw)
     if array.ndim == 2:
         _check_pixels(*array.shape[::-1])
@@ -438,14 +419,10 @@ def _saved_array(raw: bytes) -> np.ndarray:
 
 
 def _read_stored_values(raw: bytes) -> StoredValues:
-    """Read the stored values of all channels, in the order of the file.
-
-    Args:
-        raw: The encoded image.
+    """Read the stored values of all channels of an encoded image.
 
     Raises:
-        ValueError: The image cannot be read without loss: for example, the file has several images,
-            or is a PNG of 16 bits and several channels, which Pillow reads with 8 bits.
+        ValueError: The image cannot be read without loss. For example, the file has several images.
         TooLarge: The image has more than MOST_PIXELS.
     """
     if raw.startswith(NPY):
@@ -457,29 +434,26 @@ def _read_stored_values(raw: bytes) -> StoredValues:
 
 def _values_of_pillow(raw: bytes) -> StoredValues:
     image = open_image(raw)
-    # the depth in a PNG's header, which Pillow reduces to 8 where there are several channels
+    # Pillow would reduce the 16 bits of such a PNG to 8
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
         raise ValueError(
             "this is a PNG of 16 bits and several channels. Save the image as TIFF or .npy"
         )
-    if image.mode in ("P", "PA"):  # a palette: the file stores no channels of color
-        return StoredValues(from_pillow(image), True)
+    if image.mode in ("P", "PA"):  # with a palette, the file stores indices and not colors
+        return StoredValues(from_pillow(image), channels_last=True)
     image.load()
-    array = np.array(image.convert("L") if image.mode == "1" else image)
-    return StoredValues(_upright(array, _orientation(image)), True)
+    pixels = image.convert("L") if image.mode == "1" else image
+    return StoredValues(_upright(np.array(pixels), _orientation(image)), channels_last=True)
 
 
 def _values_of_tiff(raw: bytes) -> StoredValues:
     """Read the stored values of a TIFF that holds a single image.
 
-    The channels of the image are its samples (the several values of a pixel) or its pages. tifffile
-    reads the image as a series, its word for pages of the same shape that form one array.
+    The file stores channels as several values per pixel or as pages. tifffile joins pages of the
+    same shape to one array, called a series.
 
-    Pillow reads a TIFF with a palette as RGB, and a TIFF with fewer than 8 bits per value as grey
-    from 0 to 255, as it reads such a PNG.
-
-    Args:
-        raw: The encoded image.
+    A TIFF with a palette or with fewer than 8 bits per value is read with Pillow: a palette as RGB,
+    few bits as grey from 0 to 255. A PNG of this type is read in the same way.
     """
     try:
         import tifffile
@@ -487,7 +461,7 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
         raise ValueError(NEEDS_TIFFFILE) from None
     with tifffile.TiffFile(io.BytesIO(raw)) as file:
         series = file.series[0]
-        page = series.keyframe  # the first page, whose tags hold for all
+        page = series.keyframe  # the first page, whose tags apply to all pages
         _check_shape(series.shape)
         _check_series(file.series)
         if page.photometric == PALETTE or page.bitspersample < 8:
@@ -501,24 +475,20 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
     if page.photometric == WHITE_IS_ZERO and array.dtype.kind == "u":
         # invert the values, because this TIFF stores white as 0
         array = array.dtype.type((1 << page.bitspersample) - 1) - array
-    orientation = page.tags.valueof(ORIENTATION, 1)  # the same for all pages, which are channels
-    if channels_last:  # (H, W, C)
-        upright_array = _upright(array, orientation, down=0, across=1)
-    else:  # (C, H, W) or (H, W)
-        upright_array = _upright(array, orientation, down=-2, across=-1)
-    return StoredValues(upright_array, channels_last)
+    orientation = page.tags.valueof(ORIENTATION, 1)
+    # axes of rows and columns in (H, W, C), or else in (C, H, W) or (H, W)
+    down, across = (0, 1) if channels_last else (-2, -1)
+    return StoredValues(_upright(array, orientation, down, across), channels_last)
 
 
 def _check_series(series: Sequence[Any]) -> None:
-    """Check that no image would be lost by reading only the first image of a TIFF.
-
-    Smaller copies and masks of the first image may be left out.
+    """Check that a TIFF holds a single image, except for smaller copies and masks of the image.
 
     Args:
-        series: The images of a TIFF, from tifffile, which may have several pages each.
+        series: The images of a TIFF, from tifffile. An image may have several pages.
 
     Raises:
-        ValueError: There are other images.
+        ValueError: The TIFF holds several images.
     """
     further_images = [
         image for image in series[1:] if not image.keyframe.subfiletype & REDUCED_OR_MASK
@@ -535,9 +505,9 @@ def _read_series(series: Any) -> StoredValues:
     """Read the array of a tifffile series without axes of length 1, and find the channels' axis.
 
     tifffile names each axis by a letter: Y for rows, X for columns, and other letters for channels,
-    which are samples (YXS) or pages (CYX). An axis Q has an unknown meaning. For example, tifffile
-    writes an array (H, W, C) without further information as H pages of W x C pixels, and reads the
-    file with the axes QYX. Then `channels_last` of the result is None.
+    such as YXS (values of a pixel) or CYX (pages). Q means an unknown axis: tifffile writes a plain
+    array (H, W, C) as H pages of W x C pixels, and reads the file as QYX. `channels_last` of the
+    result is then None.
 
     Args:
         series: The images of a TIFF that form one array, from tifffile.
@@ -555,20 +525,20 @@ def _read_series(series: Any) -> StoredValues:
 
 
 def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
-    """Return the stored values as an array (C, H, W).
+    """Return stored values as an array (C, H, W).
 
     Args:
-        values: The array, and whether its last axis is the channels.
+        values: The array, and whether the channels are the last axis.
         channels: The number of channels C.
 
     Raises:
-        ValueError: Neither the first nor the last axis has the length C, or both have it and the
-            file does not tell which axis the channels are.
+        ValueError: No axis of length C is first or last. Or the first and the last axis have length
+            C, and it is unknown which are the channels.
     """
     array, channels_last = values
     if array.ndim == 2 and channels == 1:
         return array[None]
-    # channels_last may be None: then both axes are possible
+    # if channels_last is None, both axes are possible
     may_be_first = array.ndim == 3 and array.shape[0] == channels and channels_last is not True
     may_be_last = array.ndim == 3 and array.shape[2] == channels and channels_last is not False
     if may_be_first and may_be_last:
@@ -587,7 +557,7 @@ def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
 
 
 def _tag(image: Image.Image, number: int) -> Any:
-    """Return a tag of a TIFF that Pillow has opened, or None where the tag is missing."""
+    """Return a tag of a TIFF that Pillow has opened, or None if the tag is missing."""
     return getattr(image, "tag_v2", {}).get(number)
 
 
@@ -595,9 +565,6 @@ def _orientation(image: Image.Image) -> int:
     """Return the orientation (1 to 8, EXIF 2.3) that Pillow's `exif_transpose` uses.
 
     Pillow looks in EXIF, then in XMP. An unreadable orientation counts as 1 (upright).
-
-    Args:
-        image: An image that Pillow has opened.
     """
     # a file written by others may cause any error
     with suppress(Exception), warnings.catch_warnings(action="ignore"):
@@ -612,8 +579,8 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
     Args:
         array: The pixels.
         orientation: 1 to 8.
-        down: The axis along which rows follow each other.
-        across: The axis along which columns follow each other.
+        down: The axis of rows.
+        across: The axis of columns.
     """
     if not 1 < orientation <= 8:
         return array
@@ -624,29 +591,20 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
 def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
     """Return the axes to mirror for an EXIF orientation.
 
-    The orientations 5 to 8 are 1 to 4 with rows and columns exchanged. The caller has exchanged
-    rows and columns of the pixels already, so that 5 to 8 are mirrored like 1 to 4.
+    For orientations 5 to 8, the caller has already exchanged rows and columns. Then 5 to 8 are
+    mirrored like 1 to 4.
 
     Args:
         orientation: 1 to 8.
-        down: The axis along which rows follow each other.
-        across: The axis along which columns follow each other.
+        down: The axis of rows.
+        across: The axis of columns.
     """
-    # for the orientations 1 and 5, 2 and 6, 3 and 7, 4 and 8
-    mirrored_axes = ((), (across,), (down, across), (down,))
-    return mirrored_axes[(orientation - 1) % 4]
+    axes_of_1_to_4 = ((), (across,), (down, across), (down,))
+    return axes_of_1_to_4[(orientation - 1) % 4]
 
 
 def _check_pixels(width: int, height: int) -> None:
-    """Check the size of an image before decoding.
-
-    Args:
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-
-    Raises:
-        TooLarge: The image has more than MOST_PIXELS.
-    """
+    """Raise TooLarge if an image has more than MOST_PIXELS, before decoding."""
     if width * height > MOST_PIXELS:
         raise TooLarge(
             f"the header says {width} x {height} pixels, more than the limit of"
@@ -655,14 +613,7 @@ def _check_pixels(width: int, height: int) -> None:
 
 
 def _check_shape(shape: Sequence[int]) -> None:
-    """Check the size of an array before reading.
-
-    Args:
-        shape: The shape in the header of the array.
-
-    Raises:
-        TooLarge: The array has more values than MOST_PIXELS of RGB.
-    """
+    """Raise TooLarge if an array has more values than MOST_PIXELS of RGB, before reading."""
     most = 3 * MOST_PIXELS
     if math.prod(shape) > most:
         raise TooLarge(
@@ -672,14 +623,7 @@ def _check_shape(shape: Sequence[int]) -> None:
 
 
 def _check_16_bits(array: np.ndarray) -> None:
-    """Check that whole numbers fit into 16 bits.
-
-    Args:
-        array: Whole numbers of any type.
-
-    Raises:
-        ValueError: Numbers are below 0 or above MOST_VALUE.
-    """
+    """Raise ValueError if whole numbers are below 0 or above MOST_VALUE."""
     if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
         raise ValueError(
             f"the pixels have values from {array.min()} to {array.max()}. Use whole numbers of 8 or"

@@ -1,4 +1,4 @@
-"""Open the splits of an image folder, with a file for each image.
+"""Open the splits of an image folder, where each image is a file.
 
 Images are read in place. Labels come from metadata files next to the images, else from the names of
 class folders.
@@ -26,7 +26,7 @@ from .labels import LabelRules, StoredLabels, compose_unicode
 from .layout import Contents, Tree, join
 from .source import Groups, Raw, Source, Store, file_bytes, read_file
 
-FOLDERS = "names of folders"  # as the source of labels
+FOLDERS = "names of folders"  # the source of labels, for users
 FOLDER = "folder"  # data.group=folder: images of a folder are one group
 DATE = re.compile(r"(19|20)\d\d([-_. ]?[01]\d([-_. ]?[0-3]\d)?)?")
 # The part of a message that says why the folders may not be classes
@@ -34,10 +34,10 @@ DATES = "all folder names are years or dates"
 
 
 class FileStore(Store):
-    """Images of a split, in a file each.
+    """Store of the images of a split that are one file each.
 
-    The names are in one Arrow array and not in a list, which forked data workers would copy page by
-    page, because Python writes a reference count into each text.
+    Names are kept in one Arrow array. Forked data workers would copy a list of names page by page,
+    because Python writes a reference count into each string.
 
     Args:
         root: The user's folder.
@@ -71,7 +71,7 @@ class FileStore(Store):
 
 
 class _Image(NamedTuple):
-    """Image file: path below the root, split, and class from the names of folders ("" for none)."""
+    """Image file: path below the root, split, and class from folder names ("" for no class)."""
 
     path: str
     split: str
@@ -83,7 +83,7 @@ class Metadata(NamedTuple):
 
     Attributes:
         row_of: {path of an image below the root, in composed Unicode: row of the image}.
-        replaced: Path and row for each row that a later row for the same image replaced.
+        replaced: (path, row) of each row that a later row for the same image replaced.
         columns: Names of the columns.
         unused: Metadata files that are not used, each with the reason.
     """
@@ -95,7 +95,7 @@ class Metadata(NamedTuple):
 
 
 def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Open every split of an image folder, data.path.
+    """Open every split of the image folder data.path.
 
     Args:
         contents: What `layout.inspect` found in the folder.
@@ -121,7 +121,7 @@ def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, 
     values: dict[str, Sequence[Any]]
     for image in images:
         images_of.setdefault(image.split, []).append(image)
-    if column is None:
+    if column is None:  # the folders are the classes
         if data.labels:
             guesses += class_guesses
         rules = LabelRules("label", f"data.path={root}", FOLDERS, typed=True, captions=False)
@@ -144,9 +144,9 @@ def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, 
             split: [rows.get(compose_unicode(image.path), {}).get(column) for image in split_images]
             for split, split_images in images_of.items()
         }
-    about = _about(metadata)
+    hint = _describe_columns(metadata)
     stored = {
-        split: StoredLabels(split_values, columns=about) for split, split_values in values.items()
+        split: StoredLabels(split_values, columns=hint) for split, split_values in values.items()
     }
     labels_of = labels.read(stored, rules, guesses, data.labels)
     return {
@@ -160,15 +160,15 @@ def open_files(contents: Contents, data: Data, guesses: list[str]) -> dict[str, 
 
 
 def are_dates(names: Collection[str]) -> bool:
-    """Return whether there are names and all are years, months or days, such as 2024-05."""
+    """Return whether all names are years, months or days, such as 2024-05. False for no names."""
     return bool(names) and all(map(DATE.fullmatch, names))
 
 
 def _find_images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image], list[str]]:
-    """Return all images with their splits and classes, and a list of warnings about classes.
+    """Return all images, sorted by path, and a list of warnings about classes.
 
-    `layout.divide` decides which split and class each folder belongs to. Images in folders without
-    a split are left out. The images are sorted by path.
+    `layout.divide` finds the split and the class of each folder. Images in folders without a split
+    are left out.
 
     Args:
         tree: All folders with data below the user's folder.
@@ -179,7 +179,7 @@ def _find_images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image
     division = layout.divide(folders, kind)
     guesses += division.guesses
     if len(folders) == 1 and division.split == ["train"]:
-        # the only folder: names of images may begin with the name of a split
+        # in a single folder, file names may begin with the name of a split
         names = folders[0].files_of(kind)
         splits, split_guesses = layout.splits_of_images(names)
         guesses += split_guesses
@@ -188,20 +188,20 @@ def _find_images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image
             for name, split in zip(names, splits, strict=True)
         ]
         return sorted(images), []
-    images = [
-        _Image(join(folder.path, name), split, label)
-        for folder, split, label in zip(folders, division.split, division.label, strict=True)
-        if split is not None
-        for name in folder.files_of(kind)
-    ]
+    images = []
+    for folder, split, label in zip(folders, division.split, division.label, strict=True):
+        if split is not None:
+            images += [
+                _Image(join(folder.path, name), split, label) for name in folder.files_of(kind)
+            ]
     return sorted(images), division.class_guesses
 
 
 def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
-    """Read all metadata files of a folder, in the format that `datasets` reads.
+    """Read all metadata files below a folder, in the format of `datasets`.
 
-    A row names its image in the column `file_name`, relative to the folder of the metadata file. If
-    two files name the same image, the file in the deeper folder is used.
+    The column `file_name` names the image of a row, relative to the folder of the metadata file. If
+    two metadata files name the same image, the file in the deeper folder is used.
 
     Args:
         root: The user's folder.
@@ -211,7 +211,7 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     Raises:
         UserError: A file is damaged.
     """
-    rows_by_file: dict[str, dict[str, Any]] = {}
+    row_of: dict[str, dict[str, Any]] = {}
     replaced: list[tuple[str, dict[str, Any]]] = []
     columns: dict[str, None] = {}
     unused: list[str] = []
@@ -222,33 +222,33 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
                 unused.append(f"{join(folder.path, name)} has no column file_name and is not used")
                 continue
             columns |= dict.fromkeys(key for row in rows for key in row)
-            rows_here: dict[str, dict[str, Any]] = {}
+            row_of_image: dict[str, dict[str, Any]] = {}  # in this metadata file
             for row in rows:
                 file_name = str(row.get("file_name")).replace("\\", "/")  # as Windows writes paths
-                file = compose_unicode(posixpath.normpath(posixpath.join(folder.path, file_name)))
-                if file in rows_here:
-                    replaced.append((file, rows_here[file]))
-                rows_here[file] = row
-            rows_by_file |= rows_here
+                path = compose_unicode(posixpath.normpath(posixpath.join(folder.path, file_name)))
+                if path in row_of_image:
+                    replaced.append((path, row_of_image[path]))
+                row_of_image[path] = row
+            row_of |= row_of_image
     if "split" in columns:
         guesses.append(
             "the metadata column split is not used. Use folders such as train/ and test/ as splits"
         )
     guesses += unused
-    # csv.DictReader has the key None for the values of a row that is too long
+    # csv.DictReader stores superfluous values of a row under the key None
     other_columns = [key for key in columns if key not in (None, "file_name")]
-    return Metadata(rows_by_file, replaced, other_columns, unused)
+    return Metadata(row_of, replaced, other_columns, unused)
 
 
 def _read_rows(file: Path) -> list[dict[str, Any]]:
     """Read the rows of a metadata file.
 
     Args:
-        file: A file in Parquet, CSV, JSON Lines or JSON, by its suffix.
+        file: A file with the suffix of Parquet, CSV, JSON Lines or JSON.
 
     Returns:
-        {column: value} for each row. If the content of a JSON file is not a list of objects, a
-        single empty row, for which the caller warns that the column file_name is missing.
+        {column: value} for each row. A JSON file without a list of objects gives one empty row, so
+        that the caller warns of the missing column file_name.
 
     Raises:
         UserError: The file cannot be read.
@@ -275,9 +275,9 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
 def _check_columns(root: Path, metadata: Metadata, data: Data, has_class_folders: bool) -> None:
     """Check that the columns in data.image_column, data.label_column and data.group exist.
 
-    As in the library `datasets`, an image folder counts as a table with a column `image` and the
-    columns of the metadata files. Without metadata, it has a column `label` with the names of the
-    class folders. data.group may also be `folder`.
+    As in the library `datasets`, an image folder has the column `image` and the columns of the
+    metadata files. Without metadata, the names of class folders are the column `label`. data.group
+    may also be `folder`.
 
     Args:
         root: The user's folder, for the error.
@@ -316,13 +316,13 @@ def _find_label_column(metadata: Metadata, data: Data) -> str | None:
     """
     if data.label_column is None:
         return next(iter(labels.usual_columns(metadata.columns)), None)
-    # The caller has refused unknown columns. A column that is missing here can only be `label`,
-    # which without metadata means the names of the folders
+    # `_check_columns` has refused unknown columns. A column that is not in the metadata can only
+    # be `label`, which stands for the names of the folders
     return data.label_column if data.label_column in metadata.columns else None
 
 
 def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
-    """Return a warning if metadata have columns, but labels are in none of the columns.
+    """Return a list with a warning if no column of the metadata is used for labels, else [].
 
     Args:
         metadata: The rows of the metadata files.
@@ -345,12 +345,11 @@ def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
 def _warn_of_mismatches(
     images: Sequence[_Image], metadata: Metadata, column: str, guesses: list[str]
 ) -> None:
-    """Add warnings about images with several labels or without a row, and rows without an image.
+    """Warn of images with several labels, images without a row and rows without an image.
 
     Args:
         images: All images.
-        metadata: The rows of the metadata files. If a file has several rows for an image, the last
-            row is in `row_of` and the rows before it are in `replaced`.
+        metadata: The rows of the metadata files.
         column: The column of labels.
         guesses: A list to which the warnings are added.
     """
@@ -379,7 +378,7 @@ def _warn_of_mismatches(
         )
 
 
-def _about(metadata: Metadata) -> str:
+def _describe_columns(metadata: Metadata) -> str:
     """Return a sentence with the metadata columns, for the error that there are no labels."""
     if not metadata.columns:
         return ""
@@ -389,7 +388,7 @@ def _about(metadata: Metadata) -> str:
 def _groups(images: Sequence[_Image], metadata: Metadata, group: str | None) -> Groups | None:
     """Group images by a metadata column, or by folder for data.group=folder.
 
-    If the metadata have a column called folder, data.group=folder means this column.
+    If the metadata have a column named folder, data.group=folder means this column.
 
     Args:
         images: The images of a split.

@@ -1,9 +1,9 @@
-"""Compute fingerprints: hashes of a split's images that are independent of the place. No torch.
+"""Compute fingerprints: hashes of a split's images, wherever they are stored. Without torch.
 
 A split of at most 1 GiB (MOST_BYTES) is hashed in full. For a larger split, the labels, names and
 sizes of all files or images are hashed, and the contents of an evenly spaced sample of about 1 GiB.
-If an image outside of the sample is replaced by an image of the same name and size, the fingerprint
-does not change. Images in a tar, and in a table without a column of paths, have no names.
+The fingerprint then misses a change if an image outside of the sample is replaced by an image of
+the same name and size. Images in a tar, and in a table without a column of paths, have no names.
 """
 
 import hashlib
@@ -26,36 +26,36 @@ def fingerprint_splits(
     """Return {split: fingerprint of its images}.
 
     A share of the training or validation split has the fingerprint of the complete split, because
-    the recipe tells which share it is. The fingerprint of test images, which reports compare,
-    depends on the share too.
+    the recipe defines the share. The fingerprint of test images also depends on the share, because
+    reports compare test images.
 
     Args:
-        splits: The splits of a run. For a stream, the first images are hashed, and `stream` is the
-            hash of the names and sizes of its files if they are read from `place` on this machine.
-        place: The path of a stream's files.
+        splits: The splits of a run. For a stream, the first images are hashed, and an entry
+            "stream" has a hash of the number of shards and, with `place`, of file names and sizes.
+        place: The path of a stream's files on this machine, or None.
         masks: Whether to add {"masks of SPLIT": fingerprint} for splits with masks.
-        grouped: Whether the fingerprint of train depends on the groups (data.group) too.
+        grouped: Whether the fingerprint of train includes the groups (data.group).
     """
     sources = {"train": splits.train, "validation": splits.validation}
     if splits.test is not None:
         sources["test"] = splits.test
-    # several splits may be shares of the same store, which is hashed once
+    # several splits may be shares of one store, so each store is hashed once
     source_of_store = {id(source.store): source for source in sources.values()}
     store_fingerprints = {
-        store: fingerprint(source.all_rows()) for store, source in source_of_store.items()
+        store_id: fingerprint(source.all_rows()) for store_id, source in source_of_store.items()
     }
     fingerprints = {name: store_fingerprints[id(source.store)] for name, source in sources.items()}
     if splits.test is not None:
         fingerprints["test"] = fingerprint_of_share(splits.test, fingerprints["test"])
-    if grouped:  # groups decide which images are cut off for testing and held out
+    if grouped:  # groups decide which images are tested on and held out
         assert splits.train.groups is not None
         fingerprints["train"] = _hash_with_numbers(
             fingerprints["train"], splits.train.groups.number_N
         )
     if masks:
         mask_fingerprints = {
-            store: _hash_masks(source.all_rows())
-            for store, source in source_of_store.items()
+            store_id: _hash_masks(source.all_rows())
+            for store_id, source in source_of_store.items()
             if source.masks.column
         }
         for name, source in sources.items():
@@ -70,9 +70,8 @@ def fingerprint_splits(
 def fingerprint_held_out(splits: Splits, fingerprints: dict[str, str]) -> str:
     """Return the fingerprint of the held-out images, on which losses and accuracies are measured.
 
-    The held-out images are a validation split or a share of the training split. For a share, the
-    result depends on which images are in the share. fingerprints["validation"] does not: it is the
-    fingerprint of the complete training split.
+    If a share of the training split is held out, the result depends on the images of the share.
+    fingerprints["validation"] does not: it is the fingerprint of the complete training split.
 
     Args:
         splits: The splits of a run.
@@ -82,20 +81,20 @@ def fingerprint_held_out(splits: Splits, fingerprints: dict[str, str]) -> str:
 
 
 def fingerprint(source: Source) -> str:
-    """Return a hash of the number, classes, labels and contents of a split's images, in row order.
+    """Hash the number, classes, labels and contents of a split's images, in row order.
 
-    The contents of a large split are hashed for every n-th image only. The hash then also includes
-    the names, sizes and labels of all images.
+    In a large split, the contents of only every n-th image are hashed, but the names, sizes and
+    labels of all images.
 
     Args:
-        source: A split, or a share of its images. For a share, the complete split is hashed, and
-            then the rows of the share.
+        source: A split or a share of a split. For a share, the complete split is hashed, and then
+            the rows of the share.
     """
     full_split = source.all_rows()
     size_N = full_split.store.sizes()
     step = _choose_step(full_split.store, size_N)
     digest = hashlib.sha256(f"{len(size_N)} {full_split.classes} {step}".encode())
-    if step > 1:  # so that a change of the images that are not read below is mostly noticed
+    if step > 1:  # names, sizes and labels show most changes of images that are not read below
         digest.update("\n".join(full_split.store.names()).encode(errors="surrogateescape"))
         digest.update(size_N.astype("<i8").tobytes())
         digest.update(full_split.label_of(np.arange(len(size_N))).astype("<i8").tobytes())
@@ -107,7 +106,7 @@ def fingerprint(source: Source) -> str:
 
 
 def _hash_masks(full_split: Source) -> str:
-    """Return a hash of the masks of a split, for the rows whose images are hashed."""
+    """Hash the masks of a split, for the same rows whose images `fingerprint` hashes."""
     size_N = full_split.store.sizes()
     digest = hashlib.sha256()
     for rows in _hashed_rows(len(size_N), _choose_step(full_split.store, size_N)):
@@ -116,13 +115,12 @@ def _hash_masks(full_split: Source) -> str:
 
 
 def _choose_step(store: Store, size_N: np.ndarray) -> int:
-    """Return the number n for which the contents of every n-th image are to be hashed.
+    """Choose n to hash the contents of every n-th image.
 
-    n is the smallest number for which at most about MOST_BYTES (1 GiB) are read. If n is 1, all
-    images are hashed.
+    n is the smallest number with which about MOST_BYTES (1 GiB) or less are read, 1 for all images.
 
     Args:
-        store: The store of the images, which may state n itself.
+        store: The store of the images, which may set n.
         size_N: The size of each encoded image in bytes.
     """
     if store.hashed_every:
@@ -131,6 +129,7 @@ def _choose_step(store: Store, size_N: np.ndarray) -> int:
 
 
 def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
+    """Add the length and the bytes of each image or mask to a digest."""
     for cell in cells:
         data = cell if isinstance(cell, bytes) else cell.tobytes()
         digest.update(f"{len(data)} ".encode())
@@ -138,15 +137,15 @@ def _digest(digest: "hashlib._Hash", cells: list[Raw]) -> None:
 
 
 def fingerprint_of_share(source: Source, whole_fingerprint: str) -> str:
-    """Return the fingerprint of a source, which may be a share of a split.
+    """Return the fingerprint of a split or of a share of a split.
 
     Args:
         source: The images.
         whole_fingerprint: The fingerprint of the complete split.
 
     Returns:
-        For a share, a hash of `whole_fingerprint` and of the rows of the share. For a complete
-        split, `whole_fingerprint`.
+        For a complete split, `whole_fingerprint`. For a share, a hash of `whole_fingerprint` and of
+        the rows of the share.
     """
     if not source.is_share():
         return whole_fingerprint
@@ -154,7 +153,7 @@ def fingerprint_of_share(source: Source, whole_fingerprint: str) -> str:
 
 
 def _hash_with_numbers(fingerprint: str, numbers: np.ndarray) -> str:
-    """Return a fingerprint made of another fingerprint and of an array of integers."""
+    """Hash a fingerprint together with an array of integers."""
     return _hash(f"{fingerprint} {hashlib.sha256(numbers.astype('<i8').tobytes()).hexdigest()}")
 
 
@@ -165,7 +164,7 @@ def _hashed_rows(count: int, step: int) -> Iterator[np.ndarray]:
 
 
 def _listed(place: Path) -> str:
-    """Return the names and sizes in bytes of parquet files, sorted, one file a line.
+    """List the names and sizes in bytes of parquet files, sorted, with one file per line.
 
     Args:
         place: A folder of parquet files, or a parquet file.

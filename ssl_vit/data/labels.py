@@ -1,7 +1,7 @@
 """Read the stored labels of any container as int64.
 
-One function reads all kinds of labels: classes with names, whole numbers, texts, lists of class
-numbers, and images without labels.
+`read` takes all kinds of labels: named classes, whole numbers, texts, lists of class numbers, and
+missing labels.
 
 Legend: N images, L labels of the longest list.
 """
@@ -22,8 +22,8 @@ from ..formatting import format_image_count
 UNLABELLED = -1  # fills the whole row of an image without a list
 END = -2  # after the last label of a list
 LIMIT = 2**63  # class numbers are below this number
-# From this many images on, texts of which more than half are different are captions, not classes,
-# unless data.label_column names their column
+# Texts of at least this many images are captions and not classes if more than half of the texts are
+# different, unless data.label_column names their column
 CAPTIONS = 100
 LABEL_TYPES = {str, int, float, type(None)}  # of stored values; null and NaN mean no label
 # Usual names of a column of labels, in the order in which columns are tried
@@ -40,7 +40,7 @@ class LabelLists(NamedTuple):
     Attributes:
         column: Name of the column with the lists.
         longest: Number of labels in the longest list, at least 1.
-        empty: Number of images with an empty list, which belong to none of the classes.
+        empty: Number of images with an empty list (in none of the classes).
     """
 
     column: str
@@ -49,10 +49,10 @@ class LabelLists(NamedTuple):
 
     def describe(self) -> str:
         """Describe the length of the lists, such as ", up to 3 labels per image"."""
-        if not self.empty:
-            return f", up to {self.longest} labels per image"
-        images = format_image_count(self.empty)
-        return f", up to {self.longest} labels per image, {images} with an empty list"
+        text = f", up to {self.longest} labels per image"
+        if self.empty:
+            text += f", {format_image_count(self.empty)} with an empty list"
+        return text
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +62,10 @@ class Labels:
     Attributes:
         label_N: One label for each image, integers (N,), or lists of labels (N, L) from
             `pad_lists`.
-        classes: Names of the classes, starting with label 0; empty if classes have no names.
-        source: A description of where the labels come from; empty if there are no labels.
+        classes: Names of the classes, starting with label 0. Empty if classes have no names.
+        source: A description of where the labels come from. Empty if there are no labels.
         columns: A description of the table's columns, for the error that there are no labels.
-        lists: The length of the lists; None if each image has one label.
+        lists: The length of the lists. None if each image has one label.
     """
 
     label_N: np.ndarray
@@ -84,7 +84,7 @@ class Labels:
 
         An image without a label has the label -1. A split without images has -1 and -1.
         """
-        # rows of lists are filled up with END, which is no label
+        # lists of labels are padded with END, which is no label
         labels = self.label_N[self.label_N != END] if self.lists else self.label_N
         if not len(labels):
             return UNLABELLED, UNLABELLED
@@ -101,8 +101,8 @@ class StoredLabels(NamedTuple):
 
     Attributes:
         values: One value for each image, of a type that JSON, CSV or Arrow has.
-        names: Names of the classes that whole numbers refer to; empty if the container has none.
-        columns: As Labels.columns.
+        names: Class names for whole numbers, starting with 0. Empty if the container has no names.
+        columns: See Labels.columns.
     """
 
     values: Sequence[Any]
@@ -116,10 +116,10 @@ class LabelRules(NamedTuple):
     Attributes:
         column: Name of the column with the labels, for errors.
         where: The folder or data set, for errors.
-        source: As Labels.source.
-        asked: Whether data.label_column names the column; then lists and captions are used too.
-        typed: Whether the text "7" is the name of a class, as in a column of texts or a folder's
-            name. False for CSV, where numbers are texts too.
+        source: See Labels.source.
+        asked: Whether data.label_column names the column, so that lists and captions are used, too.
+        typed: Whether the text "7" is a class name, as in a column of texts or a folder's name.
+            False for CSV, where numbers are stored as texts.
         captions: Whether texts may be captions, which are no classes.
     """
 
@@ -146,10 +146,8 @@ def read(
     Args:
         stored: The stored labels of each split.
         rules: The rules by which labels are read.
-        guesses: A list to which warnings are added. Each warning says what ssl_vit guessed about
-            the labels.
-        used: Whether labels are used, the value of data.labels. If labels are not used, there are
-            no warnings, and values that cannot be read as labels cause no error.
+        guesses: A list to which warnings about guesses are added.
+        used: The value of data.labels. If labels are not used, there are no warnings and no errors.
 
     Returns:
         {split: labels}. If labels are not used and cannot be read, no image has a label.
@@ -168,7 +166,7 @@ def read(
 def _read(
     stored: Mapping[str, StoredLabels], rules: LabelRules, guesses: list[str]
 ) -> dict[str, Labels]:
-    """Read labels as `read` does, with warnings and errors even if labels are not used."""
+    """Read labels like `read`, but raise errors even if labels are not used."""
     all_values = [value for column in stored.values() for value in column.values]
     num_lists = sum(isinstance(value, list) for value in all_values)
     if num_lists and rules.asked:
@@ -186,43 +184,42 @@ def _read(
             f"the text {list_text[:40]} is used as the name of a class. To store lists of labels,"
             " use .jsonl, .json or .parquet"
         )
-    # if the classes are numbers in some splits and texts in others, all splits share one list of
-    # names, so that no number means two classes
+    # If some labels are numbers and others are texts, replace the numbers by class names. All
+    # splits then share one list of names, and no number means two classes
     is_mixed = rules.typed and bool(texts) and any(type(label) is int for label in all_values)
     if is_mixed:
         all_values = [
             _name(value, column.names) for column in stored.values() for value in column.values
         ]
     all_labels, names = number_classes(all_values, rules.prefix, rules.typed)
-    are_captions = len(all_values) >= CAPTIONS and 2 * len(names) > len(all_values)
-    if are_captions and rules.captions and not (rules.asked or is_mixed):
+    has_many_texts = len(all_values) >= CAPTIONS and 2 * len(names) > len(all_values)
+    may_be_captions = rules.captions and not rules.asked and not is_mixed
+    if has_many_texts and may_be_captions:
         guesses.append(
             f"labels are not used, because {format_image_count(len(all_values))} have"
             f" {len(names):,} different texts as labels. To use texts as classes, name the column"
             " with data.label_column="
         )
         return _without_labels(stored)
-    labels = {}
+    labels_of = {}
     first = 0
     for split, column in stored.items():
         label_N = all_labels[first : first + len(column.values)]
         first += len(column.values)
         source = rules.source if label_N.max(initial=UNLABELLED) >= 0 else ""
         classes = names or list(map(compose_unicode, column.names))
-        labels[split] = Labels(label_N, classes, source, column.columns)
-    return labels
+        labels_of[split] = Labels(label_N, classes, source, column.columns)
+    return labels_of
 
 
 def _name(value: Any, names: Sequence[str]) -> Any:
-    """Return the name of the class that a stored value means.
+    """Replace a class number by the class name. Values of other types are returned unchanged.
+
+    A class without a name gets the number as name. A negative number becomes None.
 
     Args:
-        value: A class number, or anything else, which is returned unchanged.
+        value: A stored label.
         names: Names of the classes, starting with number 0.
-
-    Returns:
-        The name of the class. For a class without a name, this is the number as a text, and for a
-        negative number None.
     """
     if type(value) is not int:
         return value
@@ -239,16 +236,17 @@ def _without_labels(stored: Mapping[str, StoredLabels]) -> dict[str, Labels]:
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
     """Return whether every class number has the same name in all lists of class names.
 
+    Each list must be the beginning of the longest list.
+
     Args:
-        classes: Lists of class names, such as one for each split. They agree if each list is the
-            beginning of the longest list.
+        classes: Lists of class names, such as one list for each split.
     """
     longest = max(classes, key=len, default=())
     return all(list(names) == list(longest[: len(names)]) for names in classes)
 
 
 def usual_columns(columns: Iterable[str]) -> list[str]:
-    """Return the columns with a name in LABEL_NAMES, in upper or lower case, most usual first."""
+    """Return the columns named as in LABEL_NAMES, in any case, the most usual name first."""
     label_columns = [name for name in columns if name.lower() in LABEL_NAMES]
 
     def rank(name: str) -> tuple[int, bool]:
@@ -263,7 +261,7 @@ def compose_unicode(text: str) -> str:
 
 
 def sorted_names(names: set[str]) -> list[str]:
-    """Sort names of classes, by number if all names are whole numbers."""
+    """Sort class names, by number if all names are whole numbers."""
     if names and all(map(WHOLE.fullmatch, names)):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
@@ -274,8 +272,8 @@ def number_classes(
 ) -> tuple[np.ndarray, list[str]]:
     """Turn stored labels into class numbers.
 
-    Numbers, and texts such as "7" unless `texts_are_names`, are the class numbers themselves. If
-    there are other texts, the values are names of classes, which are numbered in sorted order.
+    Numbers are class numbers, and so are texts such as "7" unless `texts_are_names`. If there is
+    any other text, all values are class names, which are numbered in sorted order.
 
     Args:
         values: One value for each image.
@@ -283,33 +281,35 @@ def number_classes(
         texts_are_names: Whether the text "7" is the name of a class, and not the number 7.
 
     Returns:
-        The class number of each image, int64 (N,), with -1 for no label (null, an empty text, NaN);
-        and the names of the classes, or an empty list if the values are the class numbers.
+        The class number of each image, int64 (N,), with -1 for no label (null, an empty text, NaN),
+        and the class names, or [] if the values are class numbers.
 
     Raises:
         UserError: A value is neither a whole number nor a text, or does not fit into 64 bits.
     """
     if not {*map(type, values)} <= LABEL_TYPES:  # such as true, or nested JSON
-        raise _no_label(next(value for value in values if type(value) not in LABEL_TYPES), where)
+        wrong_value = next(value for value in values if type(value) not in LABEL_TYPES)
+        raise _no_label(wrong_value, where)
     # in the order of the images, so that an error names the first wrong value
     distinct = [value for value in dict.fromkeys(values) if not is_missing(value)]
     texts = [value for value in distinct if isinstance(value, str)]
     names: list[str] = []
-    holds_numbers = not texts or (not texts_are_names and all(map(_is_number, texts)))
-    if holds_numbers:
+    if texts_are_names:
+        are_numbers = not texts
+    else:
+        are_numbers = all(map(_is_number, texts))
+    if are_numbers:
         numbers = [value for value in distinct if str(value).strip().lower() not in MISSING]
         label_of = {value: _parse_whole(value, where) for value in numbers}
         largest = max(label_of.values(), key=abs, default=0)
         if abs(largest) >= LIMIT:
             raise UserError(f"{where} holds {largest}. Use class numbers below 2^63.")
     else:
-        # a whole number among texts is the class whose name is the number
-        name_of = {
-            value: compose_unicode(
-                value if isinstance(value, str) else str(_parse_whole(value, where))
-            )
-            for value in distinct
-        }
+        name_of = {}
+        for value in distinct:
+            # among texts, the class name of a whole number is the number
+            name = value if isinstance(value, str) else str(_parse_whole(value, where))
+            name_of[value] = compose_unicode(name)
         names = sorted_names({*name_of.values()})
         number_of = {name: number for number, name in enumerate(names)}
         label_of = {value: number_of[name] for value, name in name_of.items()}
@@ -322,7 +322,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text in CSV is a number, or a word such as "nan" for a missing number."""
+    """Return whether a text in CSV is a number, or stands for a missing number, such as "nan"."""
     match = WHOLE.fullmatch(text) or FRACTION.fullmatch(text)
     return match is not None or text.strip().lower() in MISSING
 
@@ -331,14 +331,13 @@ def _parse_whole(value: Any, where: str) -> int:
     """Return a value such as 3, 3.0, "3" or "3.0" as a whole number.
 
     Args:
-        value: A stored label. A text must be a number (`_is_number`), because `float` raises a
-            ValueError for a text such as "cat".
+        value: A stored label. A text must be a number (`_is_number`).
         where: The beginning of the error, such as "data.label_column=label: data.path=photos".
 
     Raises:
         UserError: The value is no whole number.
     """
-    # digits are not read as float, which rounds whole numbers above 2^53
+    # whole numbers are not read as float, because float rounds above 2^53
     if type(value) is int or (isinstance(value, str) and WHOLE.fullmatch(value)):
         return int(value)
     if isinstance(value, float | str):
@@ -367,13 +366,12 @@ def _read_lists(stored: StoredLabels, rules: LabelRules) -> Labels:
             has more than two numbers, and all numbers are 0 or 1.
     """
     label_NL = pad_lists(stored.values, rules.prefix)
-    empty = int((label_NL[:, 0] == END).sum())
+    num_empty = int((label_NL[:, 0] == END).sum())
     lengths = (label_NL >= 0).sum(axis=1)
-    # at least 1: even if all lists are empty, `label_NL` has one column, which holds END
+    # at least 1: even if all lists are empty, `label_NL` has one column, filled with END
     longest = int(lengths.max(initial=1))
     highest = label_NL.max(initial=UNLABELLED)
-    # the numbers of an image's classes do not repeat, so a list of more than two zeros and ones is
-    # multi-hot
+    # class numbers do not repeat in a list, so more than two zeros and ones must be multi-hot
     if longest > 2 and highest in (0, 1):
         raise UserError(
             f"data.label_column={rules.column}: the lists hold up to {longest} zeros and ones."
@@ -381,7 +379,7 @@ def _read_lists(stored: StoredLabels, rules: LabelRules) -> Labels:
         )
     if highest < 2**31:
         label_NL = label_NL.astype(np.int32)  # labels stay in memory
-    lists = LabelLists(rules.column, longest, empty)
+    lists = LabelLists(rules.column, longest, num_empty)
     names = list(map(compose_unicode, stored.names))
     return Labels(label_NL, names, rules.source, stored.columns, lists)
 
@@ -389,8 +387,8 @@ def _read_lists(stored: StoredLabels, rules: LabelRules) -> Labels:
 def pad_lists(values: Sequence[Any], where: str) -> np.ndarray:
     """Return lists of class numbers as one array, int64 (N, L).
 
-    A row has the labels of an image, filled up with END. The row of an image without a list (None
-    or -1) is filled with UNLABELLED. A single number counts as a list of one label.
+    Each row has the labels of an image, padded with END. For an image without a list (None or -1),
+    the row is filled with UNLABELLED. A single number counts as a list of one label.
 
     Args:
         values: A list, a number or None for each image.

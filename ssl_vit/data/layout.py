@@ -24,8 +24,8 @@ from ..errors import UserError
 from ..formatting import format_count, format_image_count, list_names
 from .labels import compose_unicode
 
-# Names of each role's split, the usual name first. `eval` is a test split, as in `datasets`, so
-# that no hyperparameter is chosen on it
+# Split names for each role, the usual name first. `eval` is a test split, as in `datasets`, so that
+# hyperparameters are not chosen on these images
 ROLES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
@@ -60,17 +60,17 @@ KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
 
 
 class Container(NamedTuple):
-    """Way of storing images that `data.path` can name.
+    """Format in which files at `data.path` store images.
 
     Attributes:
-        plural: Files of this kind, for readers.
-        code: MODULE:FUNCTION that opens the images, as `tars.open_tars`. The function adds warnings
-            to `guesses`, adds unused files to `contents.skipped`, and refuses options of columns
-            that it cannot use.
-        has_shards: Whether a file holds many images. Shards are found by their ending, which is the
-            key in CONTAINERS.
-        stream: MODULE:FUNCTION that opens the images as streams, as `open.stream_parquet`. Empty if
-            data.stream=true is an error.
+        plural: Noun for such files in messages, such as "tars".
+        code: MODULE:FUNCTION that opens the images, such as `tars.open_tars`. The function adds
+            warnings to `guesses`, adds unused files to `contents.skipped`, and refuses options of
+            columns that the format does not support.
+        has_shards: Whether a file holds many images. The ending of such files is the key in
+            CONTAINERS.
+        stream: MODULE:FUNCTION that opens the images as streams, such as `open.stream_parquet`.
+            Empty if data.stream=true is an error.
     """
 
     plural: str
@@ -83,7 +83,7 @@ class Container(NamedTuple):
         return self.plural.removesuffix("s")
 
 
-# If a folder has files of several kinds, the first kind in this table is used
+# The first of these kinds that a folder contains is used
 CONTAINERS = {
     "parquet": Container(
         "parquet files",
@@ -97,7 +97,7 @@ CONTAINERS = {
     "saved": Container("tables of save_to_disk", "ssl_vit.data.tables:open_saved"),
 }
 SHARDS = {kind: container for kind, container in CONTAINERS.items() if container.has_shards}
-# Kinds with a file for each image; a folder with files of both kinds has images only
+# Kinds where each image is a file. If a folder has files of both kinds, only "images" are used
 IMAGE_KINDS = ("images", "arrays")
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.json", "metadata.parquet")
 # files that `save_to_disk` writes: for several splits, or for one
@@ -106,7 +106,7 @@ TOP = "the top folder"
 
 
 class Folder(NamedTuple):
-    """Folder with data: path below the root ("" for the root), and names of the files by kind.
+    """Folder with data: path below the root ("" for the root), and {kind: names of files}.
 
     The kinds are images, arrays, parquet, tar and metadata.
     """
@@ -150,7 +150,7 @@ class Division(NamedTuple):
     """Split and class of each folder of images.
 
     Attributes:
-        split: Split of each folder, None for a folder that is not used.
+        split: Split of each folder, None for an unused folder.
         label: Class of each folder, "" for no class.
         guesses: Assumptions about splits, for warnings.
         class_guesses: Assumptions about classes, for warnings.
@@ -166,8 +166,8 @@ class NoTestSplitError(UserError):
     """Error that the split named by data.test= does not exist.
 
     Attributes:
-        labelled: Whether the training images have labels or masks, so that a share of them could
-            be used for testing.
+        labelled: Whether training images have labels or masks. If so, some training images could be
+            used for testing.
     """
 
     def __init__(self, text: str, labelled: bool) -> None:
@@ -199,8 +199,9 @@ def inspect(place: Path) -> Contents:
         if any(ROLE[split] != "train" for split in splits_in_file(place.name)):
             guesses.append(f"{place.name} is the only file and is used as train")
         return Contents(kind, {"train": [place]}, Tree([], Counter()), [], guesses)
-    if any(all((place / name).is_file() for name in names) for names in SAVED):
-        return Contents("saved", {}, Tree([], Counter()), [], [])
+    for names in SAVED:
+        if all((place / name).is_file() for name in names):
+            return Contents("saved", {}, Tree([], Counter()), [], [])
     tree = walk(place)
     kinds = [kind for kind in CONTAINERS if tree.count(kind)]
     skipped = [format_count(count, what) for what, count in sorted(tree.skipped.items())]
@@ -229,15 +230,15 @@ def inspect(place: Path) -> Contents:
 
 
 def _shards_text(plural: bool = True) -> str:
-    """Return the kinds of shards as the end of a list in words, such as "parquet files or tars"."""
+    """List the kinds of shards in words, such as "parquet files or tars"."""
     names = [shard.plural if plural else shard.singular for shard in SHARDS.values()]
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def split_of_folder(name: str) -> str | None:
-    """Return the split, in lower case, if a folder's whole name is the name of a split, else None.
+    """Return the split that a folder's name means, in lower case, or None for another name.
 
-    A suffix such as "2017", "_set" or " images" is allowed after the name of the split.
+    The folder's name is the split's name, maybe with a suffix such as "2017", "_set" or " images".
 
     >>> split_of_folder("Train2017"), split_of_folder("test images")
     ('train', 'test')
@@ -249,10 +250,10 @@ def split_of_folder(name: str) -> str | None:
 
 
 def splits_in_file(name: str) -> list[str]:
-    """Return the names of splits that are words of a file's name, in the order of the words.
+    """Return the splits that occur as words in a file's name, in the order of the words.
 
-    A word ends at any character that is no letter, and before a capital letter that follows a small
-    letter: "ImageNetVal" has the words image, net and val.
+    Words are separated by characters other than letters. In "ImageNetVal", a capital letter begins
+    a word: image, net, val.
 
     >>> splits_in_file("ImageNetVal-0001.tar"), splits_in_file("latest.tar")
     (['val'], [])
@@ -266,8 +267,8 @@ def splits_in_file(name: str) -> list[str]:
 def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the split of each image in a single folder, and a list of warnings.
 
-    If the name of every image begins with a split (`test_01.png`), each image belongs to this
-    split. Otherwise all images belong to train.
+    If all names begin with a split, such as `test_01.png`, the images belong to these splits.
+    Otherwise all images belong to train.
 
     Args:
         names: Names of the images, without folders.
@@ -286,15 +287,15 @@ def splits_of_images(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def role(split: str) -> str:
-    """Return "train", "validation" or "test" for a split's usual name, else the name itself."""
+    """Return "train", "validation" or "test" for a usual name of a split, else the name itself."""
     return ROLE.get(split.lower(), split)
 
 
 def choose(name: str, splits: Collection[str]) -> str | None:
     """Return the split called `name`, else the only split with the same role, else None.
 
-    For example, "test" chooses the split "eval" if there is no split "test". A name without a role,
-    such as "2019", chooses only the split of this name.
+    Roles are train, validation and test. For example, "test" chooses the split "eval" if there is
+    no split "test".
 
     Args:
         name: Name of the split to choose.
@@ -316,7 +317,7 @@ def walk(root: Path) -> Tree:
     """
     folders: list[Folder] = []
     skipped: Counter[str] = Counter()
-    # folders still to read, each with (device, inode) of all folders that contain it
+    # folders still to read, each with the (device, inode) pairs of all its parent folders
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
         path, parents = waiting.pop()
@@ -359,7 +360,7 @@ def is_hidden(name: str) -> bool:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind (see `Folder`) of a file with this name, or None for a file without data."""
+    """Return the kind of a file by its name (see `Folder`), or None for a file without data."""
     if name.lower() in METADATA:
         return "metadata"
     ending = _ending(name)
@@ -386,14 +387,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
     """Check that an entry of a folder can be read as a file.
 
-    A broken link is accepted: it counts as an image that cannot be read.
+    A broken link is accepted, and counts later as an unreadable image.
 
     Args:
         entry: A file, link, pipe, socket or device.
         root: The user's folder, for the error.
 
     Raises:
-        UserError: The entry is a pipe, socket or device, or a link to one of them.
+        UserError: The entry is a pipe, socket or device, or a link to such an entry.
     """
     with suppress(OSError):
         if not entry.is_file() and Path(entry.path).exists():
@@ -405,9 +406,8 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
     """Return the shards (parquet files or tars) of each split, sorted, and a list of warnings.
 
-    A shard belongs to the first split that the names of its folders contain, else to the first
-    split in its own name. Shards that name no split belong to train, with a warning if other shards
-    name a split.
+    The outermost folder named like a split decides, else the first split in the file's name. Other
+    shards belong to train, with a warning if some shards name a split.
 
     Args:
         root: The user's folder.
@@ -438,11 +438,11 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
 
 
 def divide(folders: Sequence[Folder], kind: str) -> Division:
-    """Return the split and the class of each folder of images.
+    """Find the split and the class of each folder of images.
 
-    If one level of the folders names splits (`_find_split_level`), folders without the name of a
-    split are left out with a warning. Otherwise all folders belong to train. Classes are found in
-    the remaining levels (`_find_classes`).
+    If one level of the folders names splits (`_find_split_level`), other folders are left out with
+    a warning. Otherwise all folders belong to train. The remaining levels name classes
+    (`_find_classes`).
 
     Args:
         folders: The folders with images of this kind.
@@ -451,19 +451,19 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
     composed_paths = [compose_unicode(folder.path) for folder in folders]
     paths = [tuple(path.split("/")) if path else () for path in composed_paths]
     level, guesses = _find_split_level(paths)
-    splits: list[str | None] = ["train"] * len(paths)  # the split of each folder
+    splits: list[str | None] = ["train"] * len(paths)  # for each folder
     if level is not None:
         splits = [split_of_folder(path[level]) if len(path) > level else None for path in paths]
         unused = [i for i, split in enumerate(splits) if split is None]
         if unused:
-            # name each unused folder once, by its path down to the level of the splits
             count = sum(len(folders[i].files_of(kind)) for i in unused)
-            names = list_names(sorted({"/".join(paths[i][: level + 1]) or TOP for i in unused}))
+            # unused folders at or above the level of the splits, each once
+            unused_folders = {"/".join(paths[i][: level + 1]) or TOP for i in unused}
             guesses = [
                 "only folders named like a split, such as train, are used. Left out:"
-                f" {format_image_count(count)} in {names}"
+                f" {format_image_count(count)} in {list_names(sorted(unused_folders))}"
             ]
-        # without the split's folder, the rest of the path may name a class
+        # remove the split's folder, because the other folders may name a class
         paths = [path[:level] + path[level + 1 :] for path in paths]
     used_paths = [path for path, split in zip(paths, splits, strict=True) if split is not None]
     label_of, class_guesses = _find_classes(used_paths)
@@ -473,23 +473,22 @@ def divide(folders: Sequence[Folder], kind: str) -> Division:
 def _find_split_level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, list[str]]:
     """Return the level of the folders that are splits, and a list of warnings.
 
-    The level is 1 for `photos/train/cat` and `photos/val/cat`, where level 0 is `photos`. Levels
-    are tried from the top. The first level is returned to which one of these rules applies:
+    For `photos/train/cat` and `photos/val/cat`, level 0 is `photos` and level 1 is returned. Levels
+    are tried from the top, and the first level that meets one of these rules is returned:
 
     1. All folders of the level have the name of a split, and no image is above the level.
     2. All folders of the level have the name of a split, and the only images above the level are
        next to these folders, such as `photos/logo.png` next to `photos/train`.
-    3. Folders for train and for another split have mostly the same subfolders. The other folders of
-       the level may then have any name. The level is the first at which paths differ, or above it.
+    3. Folders for train and for another split have mostly the same subfolders. Other folders of the
+       level may have any name. No level above may have several folders.
 
-    If only some folders of a level have the name of a split, and no rule applies, there is a
-    warning that the folders are used as classes.
+    A warning tells if folders named like a split are used as classes, because no rule applies.
 
     Args:
-        paths: For each folder of images, the names of the folders that lead to it from the top.
+        paths: The path of each folder of images, as a tuple of folder names.
 
     Returns:
-        The level, or None if no folders are splits; and the warnings.
+        The level, or None if no folders are splits, and the warnings.
     """
     guesses: list[str] = []
     common_depth = len(_common(paths))
@@ -501,37 +500,34 @@ def _find_split_level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, lis
         other_names = sorted(name for name, split in split_of.items() if not split)
         if not split_names:
             continue
-        parent = deep_paths[0][:level]  # the same for all folders of this level in rule 2
+        parent = deep_paths[0][:level]  # under rule 2, all folders of this level have one parent
         is_next_to_splits = level == common_depth and paths_above == {parent}
         if not other_names and (not paths_above or is_next_to_splits):  # rules 1 and 2
             return level, []
         if level <= common_depth and _have_same_classes(deep_paths, level, split_of):  # rule 3
             return level, []
+        why_not = "some images are outside such folders"
         if other_names:
-            guesses.append(
-                f"{list_names(split_names)} could name a split, but {list_names(other_names)} could"
-                " not. All folders count as classes"
-            )
-        else:
-            guesses.append(
-                f"{list_names(split_names)} could name a split, but some images are outside such"
-                " folders. All folders count as classes"
-            )
+            why_not = f"{list_names(other_names)} could not"
+        guesses.append(
+            f"{list_names(split_names)} could name a split, but {why_not}. All folders count as"
+            " classes"
+        )
     return None, guesses
 
 
 def _have_same_classes(
     paths: Iterable[tuple[str, ...]], level: int, split_of: dict[str, str | None]
 ) -> bool:
-    """Return whether train and another split have mostly the same subfolders, which are classes.
+    """Return whether train and another split have mostly the same subfolders (classes).
 
-    More than half of the other split's subfolders must be subfolders of train too. Folders with the
-    same role (train, validation or test), such as `val` and `valid`, count as one split.
+    Train must have more than half of the other split's subfolders. Folders with the same role, such
+    as `val` and `valid`, count as one split.
 
     Args:
-        paths: For each folder of images, the names of the folders that lead to it from the top.
-        level: The position of the splits' folders in `paths`.
-        split_of: {name of a folder of this level: split}, None for a folder that is no split.
+        paths: The path of each folder of images, as a tuple of folder names.
+        level: The position of the splits' folders in a path.
+        split_of: {folder name at this level: split}, None for a folder that is no split.
     """
     subfolders: dict[str, set[str]] = {}
     for path in paths:
@@ -543,16 +539,15 @@ def _have_same_classes(
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the longest path that all folders of images begin with.
+    """Return the longest common beginning of all paths. Empty paths are ignored.
 
     Args:
-        paths: The names of the folders that lead to each folder of images. The empty path of
-            images at the top is ignored.
+        paths: The path of each folder of images, as a tuple of folder names.
     """
     below_top = [path for path in paths if path]
     if not below_top:
         return ()
-    # the beginning that the first and the last path in sorted order share is in all paths between
+    # what the first and the last path in sorted order have in common is common to all paths
     first = min(below_top)
     last = max(below_top)
     depth = 0
@@ -567,18 +562,16 @@ def _find_classes(
     """Return the class of each folder of images, and a list of warnings.
 
     If all folders are equally deep, the class is the name of the folder with the images. Otherwise
-    the class is the outermost folder below the folders that all paths share: `cat` for the images
-    of `photos/cat/indoor` and of `photos/cat`. A single class would tell nothing, so no folder has
-    a class then.
+    the class is the outermost folder in which paths differ: `cat` for the images of
+    `photos/cat/indoor` and `photos/cat`. With fewer than two classes, no folder has a class.
 
     Args:
-        paths: The names of the folders that lead to each folder of images.
+        paths: The path of each folder of images, as a tuple of folder names.
 
     Returns:
-        {path: class}, without the folders that have no class, or {} for fewer than two classes; and
-        the warnings.
+        {path: class} for folders with a class, and the warnings.
     """
-    depth = len(_common(paths))  # folders that lead to all images
+    depth = len(_common(paths))  # the number of folders that contain all images
     below_common = [path for path in set(paths) if len(path) > depth]
     if len({len(path) for path in below_common}) <= 1:
         label_of = {path: path[-1] for path in below_common}

@@ -21,8 +21,8 @@ from .source import Source
 from .streaming import WINDOW, WINDOW_BYTES, Cursor, Stream, StreamedImage, in_memory
 from .workers import PREFETCH, init_worker, limit_workers
 
-# First part of the keys of samples that are not used for training: held-out images while a run
-# trains, and whole splits
+# First part of a sample's key, so that random numbers differ from those in training: for held-out
+# images while a run trains, and for whole splits
 MEASURED_KEY = 2
 EVALUATION_KEY = 4
 
@@ -32,9 +32,8 @@ def _choose_samples(
 ) -> Iterator[Samples]:
     """Yield the samples of each micro-batch of this process.
 
-    The global batch of a step is cut into consecutive chunks of the size of a micro-batch. The
-    processes take turns: with 2 processes, process 0 has the chunks 0, 2, ... as its micro-batches,
-    and process 1 the chunks 1, 3, ...
+    The global batch of a step is cut into chunks of the size of a micro-batch. The processes take
+    turns: with 2 processes, process 0 reads the chunks 0, 2, ... and process 1 the chunks 1, 3, ...
 
     Args:
         source: The training images.
@@ -61,7 +60,7 @@ class _StreamBatch(NamedTuple):
 class _StreamDataset(Dataset):
     """Dataset that turns a _StreamBatch into a Batch.
 
-    An unreadable image is replaced by the next readable image of the micro-batch.
+    The next readable image of the micro-batch replaces an unreadable image.
     """
 
     def __init__(self, stream: Stream, data: Data, views: ViewOptions | None) -> None:
@@ -70,20 +69,21 @@ class _StreamDataset(Dataset):
         self.views = views
 
     def __getitems__(self, stream_batch: _StreamBatch) -> Batch:
-        all_samples = Samples(np.arange(len(stream_batch.images)), stream_batch.samples.key)
+        # in memory, images are counted from 0; the returned batch has the indices of the stream
+        samples_in_memory = Samples(np.arange(len(stream_batch.images)), stream_batch.samples.key)
         source = in_memory(stream_batch.images, self.label_template)
         dataset = ImageDataset(source, self.data, train=True, views=self.views)
-        batch = dataset.__getitems__(all_samples)
+        batch = dataset.__getitems__(samples_in_memory)
         return batch._replace(index=torch.from_numpy(stream_batch.samples.index))
 
 
 class StreamReader:
     """Reader of this process's images of a stream.
 
-    The order does not depend on the number of workers: the process reads a window of images into
-    memory and shuffles the images of the window. A window ends with its epoch, and has at most
-    WINDOW / processes images with at most WINDOW_BYTES / processes encoded bytes. The n-th image of
-    process p of P processes has the index p + nP.
+    The process reads a window of images into memory and shuffles the window, so the order does not
+    depend on the number of workers. A window ends with the epoch, and has at most WINDOW /
+    processes images with at most WINDOW_BYTES / processes encoded bytes. The n-th image of process
+    p of P processes has the index p + nP.
 
     Raises:
         UserError: There are fewer shards than processes.
@@ -102,27 +102,28 @@ class StreamReader:
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Return the start of the window from which a run can resume at `step`."""
+        """Return the start of a window from which a run can resume at `step`."""
         return self._cursor_of(step * self.images_per_step)
 
     def seek(self, cursor: Cursor) -> None:
-        """Continue at the step for which `cursor_at` returned this cursor."""
+        """Prepare to resume from a cursor that `cursor_at` has returned."""
         self.stream.cursors[cursor.image] = cursor
 
     def _cursor_of(self, image: int) -> Cursor:
-        """Return the last recorded start of a window at or before an image of this process.
+        """Return the last recorded start of a window that is not after an image.
 
         Args:
             image: The number of the image among this process's images.
         """
         cursors = self.stream.cursors
-        return cursors[max(first for first in cursors if first <= image)]
+        last_start = max(first for first in cursors if first <= image)
+        return cursors[last_start]
 
     def micro_batches(self, seed: int, start: int, stop: int) -> Iterator[_StreamBatch]:
         """Yield this process's micro-batches of the steps `start` to `stop` - 1.
 
-        Each process counts its own images from 0. The processes' images alternate in the stream of
-        the run: with 2 processes, the images 0, 1, 2 of process 1 have the indices 1, 3, 5.
+        A process counts its own images from 0. In the indices of the run, the processes alternate:
+        with 2 processes, the images 0, 1, 2 of process 1 have the indices 1, 3, 5.
 
         Args:
             seed: The seed by which windows are shuffled.
@@ -139,16 +140,15 @@ class StreamReader:
                 return
             numbers, images = zip(*micro_batch, strict=True)
             index = layout.rank + layout.processes * np.array(numbers, np.int64)
-            key = rng.key(seed, 0, index)  # 0 is the epoch: an index does not occur in two epochs
+            key = rng.key(seed, 0, index)  # always epoch 0, because indices never repeat
             yield _StreamBatch(list(images), Samples(index, key))
 
     def _shuffle_images(
         self, seed: int, first: int, stop: int
     ) -> Iterator[tuple[int, StreamedImage]]:
-        """Yield (number, image) of this process's images in shuffled order.
+        """Yield (number, image) of this process's images, shuffled within each window.
 
-        The process numbers its images from 0 in the order in which training uses them. A window is
-        a group of successive images that are in memory together and are shuffled.
+        Numbers count the process's images from 0 in the order of training.
 
         Args:
             seed: The seed by which the images of a window are shuffled.
@@ -169,7 +169,7 @@ class StreamReader:
         for start, window_images in windows:
             size = len(window_images)
             order = rng.permute(np.arange(size), size, rng.key(seed, layout.rank, start.window))
-            # the first and the last window may have images that are not requested
+            # the first and the last window may have further images
             for number in range(max(start.image, first), min(start.image + size, stop)):
                 yield number, window_images[order[number - start.image]]
 
@@ -177,8 +177,8 @@ class StreamReader:
 def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int) -> np.ndarray:
     """Return the indices of the images of a step, int64 (batch,).
 
-    An index is the row in the training split. A stream has no rows, so its images are counted in
-    the order of training, also over several epochs.
+    An index is a row of the training split. A stream has no rows, so images are counted in the
+    order of training, across epochs.
 
     Args:
         step: The number of the step, from 0.
@@ -192,12 +192,12 @@ def step_indices(step: int, source: Source | StreamReader, batch: int, seed: int
 
 
 def _as_is(batch: Batch) -> Batch:
-    """Return the batch, because a dataset collates its samples already."""
+    """Return the batch unchanged, because the dataset has already collated the samples."""
     return batch
 
 
 def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None = None) -> int:
-    """Return about how many bytes a micro-batch takes.
+    """Estimate the bytes of a micro-batch.
 
     Args:
         data: The recipe's options of the images.
@@ -288,9 +288,8 @@ def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> lis
     Args:
         rows: The rows of all processes.
         batch_layout: The device batch, and the number of processes.
-        key: A number such as EVALUATION_KEY. A sample's key, from which its random numbers are
-            derived, is a hash of this number and of the row, so that they differ from the random
-            numbers in training.
+        key: A number such as EVALUATION_KEY, from which the samples' keys are hashed, so that
+            random numbers differ from those in training.
     """
     rows_here = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
@@ -306,7 +305,7 @@ def held_out_rows(source: Source, most: int, skip: int = 0) -> np.ndarray:
 
     Args:
         source: The held-out images.
-        most: The limit of rows.
+        most: The largest number of rows.
         skip: How many rows of the random order to skip.
     """
     positions = np.arange(skip, min(skip + most, len(source)))
@@ -324,26 +323,26 @@ def held_out_batches(
 ) -> list[Batch]:
     """Load this process's batches of held-out images, with the same random numbers in every run.
 
-    Together, all processes load the images of the rows that `held_out_rows(source, most, skip)`
-    returns. The last batch of a process may be smaller, and unreadable images are left out.
+    Together, all processes load the rows of `held_out_rows(source, most, skip)`. The last batch of
+    a process may be smaller, and unreadable images are left out.
 
-    With `views`, each image comes with views that are the same in every run. An objective compares
-    the views within a batch, so batches must not depend on the number of processes: the images are
-    cut into batches of at most `most_in_batch` images, which the processes share. If there are more
-    processes than batches, some processes have no batch.
+    With `views`, batches do not depend on the number of processes, because an objective compares
+    the views of a batch. The images are cut into batches of at most `most_in_batch` images, and the
+    batches are divided among the processes. Some processes may have no batch.
 
     Args:
-        source: The held-out images: at least one for each process; with `views` at least two for
-            each process, because the objective compares an image with others.
+        source: The held-out images, at least one for each process. With `views` at least two for
+            each process, because an image is compared with other images.
         data: The recipe's options of the images.
         batch_layout: The device batch, and the number of processes.
         most: The largest number of images of all processes together.
         views: The options of the views of each image, None for no views.
-        most_in_batch: With `views`, the largest number of images in a batch. Without, not used.
+        most_in_batch: The largest number of images in a batch with views. Not used without views.
         skip: How many images of the random order to skip.
     """
     rows = held_out_rows(source, most, skip)
-    assert len(rows) >= (2 if views else 1) * batch_layout.processes
+    least_per_process = 2 if views else 1
+    assert len(rows) >= least_per_process * batch_layout.processes
     if views is None:
         samples = shared_samples(rows, batch_layout, MEASURED_KEY)
     else:
@@ -373,7 +372,8 @@ def evaluation_loader(
         workers: The requested number of worker processes.
         rows: The rows of all processes, by default all rows.
     """
-    rows = np.arange(len(source)) if rows is None else rows
+    if rows is None:
+        rows = np.arange(len(source))
     return image_loader(
         ImageDataset(source, data, train=False),
         shared_samples(rows, batch_layout, EVALUATION_KEY),
@@ -385,7 +385,7 @@ def evaluation_loader(
 def first_batches(
     source: Source, data: Data, seed: int, count: int, size: int = 256
 ) -> Iterator[Batch]:
-    """Yield the first training samples of a run, at most one epoch.
+    """Yield batches of a run's first training samples, at most one epoch.
 
     Args:
         source: The training images.
@@ -397,4 +397,5 @@ def first_batches(
     images = ImageDataset(source, data, train=True)
     count = min(count, len(source))
     for start in range(0, count, size):
-        yield images.__getitems__(samples_at(start, min(size, count - start), len(source), seed))
+        samples = samples_at(start, min(size, count - start), len(source), seed)
+        yield images.__getitems__(samples)

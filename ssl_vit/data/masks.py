@@ -1,4 +1,4 @@
-"""Read images with masks: the class of each pixel, with the same geometry as the image.
+"""Read images with masks. A mask is the class of each pixel, cropped and resized like the image.
 
 Legend: B images, H W their height and width, S the side in pixels.
 """
@@ -20,7 +20,7 @@ from .run_splits import Splits
 from .shares import first_permuted_rows
 from .source import Source
 
-CHOICE_KEY = 5  # key of the permutation by which images with masks are chosen
+CHOICE_KEY = 5  # key of the random order in which images with masks are chosen
 MOST_CLASSES = 4096  # a mask with a higher class holds something else, such as instance numbers
 ONE_CHANNEL = ("L", "P", "1", "I", "I;16", "I;16L", "I;16B")  # Pillow's modes of a mask
 
@@ -41,12 +41,12 @@ def check(splits: Splits, data: Data) -> None:
 
 
 def known_classes(splits: Splits, data: Data) -> int | None:
-    """Return the number of classes of a pixel, or None if neither options nor data tell it."""
+    """Return the number of pixel classes from the options or the data, or None if unknown."""
     return data.mask_classes or splits.train.masks.classes
 
 
 def choose_images(source: Source, most: int | None) -> Source:
-    """Return at most `most` random images, the same at each call. None: return all images."""
+    """Return at most `most` random images, the same at each call, or all images for None."""
     if most is None or most >= len(source):
         return source
     return source.subset(first_permuted_rows(source, most, CHOICE_KEY))
@@ -56,8 +56,8 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     """Decode a mask to int32 (H, W), turned by the EXIF orientation.
 
     Args:
-        raw: Classes of the pixels (H, W), or an encoded image with a palette, whose indices are the
-            classes, or with one channel, whose values are the classes.
+        raw: An array of classes (H, W), or an encoded image. The classes are the values of an image
+            with one channel, or the palette indices of an image with a palette.
 
     Raises:
         ValueError: The mask cannot be decoded, or has several channels.
@@ -74,14 +74,14 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
 
 
 class MaskedImages(ImageDataset):
-    """Dataset that turns Samples into a Batch with masks, with the evaluation's preprocessing.
+    """Dataset that turns Samples into a Batch with masks, preprocessed for evaluation.
 
     A sample is left out if its image or its mask cannot be read.
 
     Args:
         source: The images and masks.
         data: The preprocessing of the images.
-        classes: The number of classes of the masks, None if it is not known.
+        classes: The number of pixel classes, None if unknown.
     """
 
     def __init__(self, source: Source, data: Data, classes: int | None) -> None:
@@ -119,7 +119,8 @@ class MaskedImages(ImageDataset):
         if images:
             masks = [mask for _, mask in images]
             masks_BHW = transforms.eval_masks(masks, size, self.data.eval_mode, self.data.eval_crop)
-        return super().pixel_fields([image for image, _ in images], samples) | {"mask": masks_BHW}
+        fields = super().pixel_fields([image for image, _ in images], samples)
+        return fields | {"mask": masks_BHW}
 
     def _check(self, row: int, image: Tensor, mask_HW: Tensor) -> None:
         """Check the size and the classes of a row's mask.
@@ -172,7 +173,7 @@ def loader(
         data: The recipe's options of the images.
         batch_layout: The device batch, and the number of processes.
         workers: The requested number of worker processes.
-        classes: The number of classes of a pixel, None if it is not known.
+        classes: The number of pixel classes, None if unknown.
     """
     samples = shared_samples(np.arange(len(source)), batch_layout, EVALUATION_KEY)
     mask_bytes = 4 * data.size**2 * batch_layout.device_batch  # int32 has 4 bytes

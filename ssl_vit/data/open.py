@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     from .tables import Parquet
 
-DRAWN_HASHED = 64  # embedded images whose hash shows whether the code still draws the same pixels
+DRAWN_HASHED = 64  # hashed images of an embedded split, to detect if the code draws other pixels
 
 
 class OpenedData(NamedTuple):
     """Splits of a recipe's data.
 
     Attributes:
-        splits: {name: images} of every split with images; for streams, {name: a function that
-            takes a seed and returns the stream}.
+        splits: {name: images} of every split with images. For streams, {name: a function that takes
+            a seed and returns the stream}.
         skipped: Descriptions of the files that are not used, such as "3 .txt files".
         guesses: Assumptions about the data, for warnings.
     """
@@ -40,7 +40,7 @@ class OpenedData(NamedTuple):
 
 
 class DrawnStore(Store):
-    """Split of the embedded set that draws images (or masks, with `masks`) when fetched."""
+    """Store of a split of the embedded set, which draws images, or masks, when they are fetched."""
 
     def __init__(self, split: str, size: int, masks: bool = False) -> None:
         self.split = split
@@ -68,7 +68,7 @@ def open_splits(data: Data) -> OpenedData:
     """Open all splits of the data that a recipe names.
 
     The data are the files at data.path, the data set data.hub of the Hugging Face Hub, or else the
-    embedded set: textured shapes that ssl_vit draws itself (synthetic.py).
+    embedded set of textured shapes (synthetic.py).
 
     Args:
         data: The recipe's options of the images.
@@ -93,16 +93,18 @@ def open_splits(data: Data) -> OpenedData:
 
 
 def _drawn(split: str, size: int) -> Source:
+    """Return a split of the embedded set, with images of `size` x `size` pixels."""
     label_N = synthetic.labels(np.arange(synthetic.SIZES[split]))
-    masks = DrawnStore(split, size, masks=True)
+    mask_store = DrawnStore(split, size, masks=True)
     return Source(
         DrawnStore(split, size),
         Labels(label_N, list(synthetic.CLASSES), "the kind of shape"),
-        Masks("drawn", "", len(synthetic.MASK_CLASSES), masks),
+        Masks("drawn", "", len(synthetic.MASK_CLASSES), mask_store),
     )
 
 
 def _open_path(contents: Contents, data: Data) -> OpenedData:
+    """Open all splits at data.path, in the format that `layout.inspect` found."""
     assert data.path is not None
     guesses = list(contents.guesses)
     open_images = pkgutil.resolve_name(layout.CONTAINERS[contents.kind].code)
@@ -110,17 +112,17 @@ def _open_path(contents: Contents, data: Data) -> OpenedData:
 
 
 def open_streams(data: Data) -> OpenedData:
-    """Open each split as a stream, from the Hub or from parquet files without a copy in a cache.
+    """Open each split as a stream, from the Hub or from parquet files, without a cached copy.
 
     Args:
         data: The recipe's options of the images.
 
     Returns:
-        The data. Each split is a function that takes a seed and returns a stream.
+        The data, where each split is a function that takes a seed and returns a stream.
 
     Raises:
-        UserError: There are no images, the data are no parquet files, or a stream cannot read the
-            labels.
+        UserError: There are no images, the files at data.path are no parquet files, or a stream
+            cannot read the labels.
     """
     from . import tables
 
@@ -171,10 +173,10 @@ def stream_parquet(
 def _stream_table(
     rows: "datasets.IterableDataset", data: Data, parquet: "Parquet | None", guesses: list[str]
 ) -> Callable[[int], Stream]:
-    """Return a function that takes the seed of the order of shards, and returns a table's stream.
+    """Return a function that takes the seed of the shard order, and returns a table's stream.
 
-    A stream cannot use texts as labels, because the classes are known only after all rows were
-    read. A column of texts is an error if data.label_column names it, and is else not used.
+    A stream cannot use texts as labels, because the classes are unknown until all rows are read. A
+    column of texts is an error if data.label_column names the column. Otherwise it is not used.
 
     Args:
         rows: The table.

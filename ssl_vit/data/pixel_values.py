@@ -1,4 +1,4 @@
-"""Convert the integers of images: as read, as a caller's input, as model input, and as displayed.
+"""Convert pixel integers: after decoding, from a caller, for the model and for display.
 
 Integers lie between the lowest and the highest value of `data.range`.
 
@@ -36,27 +36,28 @@ EXPECTED_CHANNELS = (
 
 
 def decoder(data: Data) -> Decoder:
-    """Return a function that decodes an image to integers (C, H, W).
+    """Return a function that decodes an encoded image or an array to integers (C, H, W).
 
-    The function takes an encoded image or an array. It returns RGB of 8 bits (`decoding.decode`),
-    or the stored channels clipped to data.range, and raises ValueError for an unreadable image.
+    The integers are 8-bit RGB (`decoding.decode`), or the stored channels clipped to data.range.
+    The function raises ValueError for an unreadable image.
     """
     return decode if data.is_rgb else partial(_decode_clipped, data=data)
 
 
 def _decode_clipped(raw: bytes | np.ndarray, data: Data) -> Tensor:
-    """Decode an image to the stored channels, integers (C, H, W), clipped to data.range.
+    """Decode an image to its stored channels, integers (C, H, W), and clip them to data.range.
 
     Args:
         raw: An encoded image or an array.
         data: Options of the images, with the number of channels and the range.
 
     Raises:
-        ValueError: The image cannot be read, its values have 16 bits although data.range is not
-            set, or its values have 8 bits although data.range is for 16 bits.
+        ValueError: The image cannot be read, has 16 bits although data.range is not set, or has 8
+            bits although data.range is for 16 bits.
     """
     array = decode_stored_values(raw, data.channels)
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
+        # torch needs a writeable array
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     if data.range is None:
         raise ValueError(
@@ -72,24 +73,24 @@ def _decode_clipped(raw: bytes | np.ndarray, data: Data) -> Tensor:
 
 
 def pixel_type(data: Data) -> torch.dtype:
-    """Return the type of images' integers: uint8, or int32 for 16 bits.
+    """Return the integer type of images: uint8, or int32 for 16 bits.
 
-    torch supports few operations in uint16.
+    int32 is used because torch supports few operations in uint16.
     """
     return torch.uint8 if data.pixel_range[1] <= BYTES[1] else torch.int32
 
 
 def check_integers(pixels: object, data: Data) -> None:
-    """Check that pixels are a tensor of the integer type that images of `data` have.
+    """Check that a caller's images are a tensor of the expected integer type.
 
-    Other types are refused, because the range of their values is not known.
+    Other types are refused, because the range of the values would be unknown.
 
     Args:
-        pixels: What a caller gives as images.
+        pixels: The caller's images.
         data: Options of the images, with the range of the pixels.
 
     Raises:
-        TypeError: Pixels are no such tensor.
+        TypeError: `pixels` is no tensor, or has another type.
     """
     expects_uint8 = pixel_type(data) == torch.uint8
     allowed = (torch.uint8,) if expects_uint8 else (torch.int32, torch.uint16)
@@ -141,7 +142,7 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
 
 
 def _channels_last(array_B: np.ndarray) -> np.ndarray:
-    """Return RGB images (B, H, W, 3) from this shape or from (B, 3, H, W)."""
+    """Return RGB images (B, 3, H, W) or (B, H, W, 3) as (B, H, W, 3)."""
     is_last = array_B.shape[3] == 3
     is_first = array_B.shape[1] == 3
     if is_last == is_first:
@@ -156,7 +157,7 @@ def _rgb_array(image: Any) -> np.ndarray:
         image: A PIL image or an array.
 
     Raises:
-        TypeError: The image is something else, or an array of another type than uint8.
+        TypeError: The image is no PIL image and no uint8 array.
         ValueError: The array has another shape, or no pixels.
     """
     if isinstance(image, Image.Image):
@@ -171,7 +172,7 @@ def _rgb_array(image: Any) -> np.ndarray:
 
 
 def _channel_array(image: Any) -> np.ndarray:
-    """Return one image of any channels, which must be an array with pixels."""
+    """Check that one image is an array with pixels, and return the image."""
     if not isinstance(image, np.ndarray):
         raise TypeError(f"an image has type {type(image).__name__}. {EXPECTED_CHANNELS}")
     if not image.size:
@@ -192,27 +193,28 @@ def no_images(data: Data) -> Tensor:
 def normalisation(
     mean: list[float], std: list[float], pixel_range: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Return the offset and the divisor by which model input is (pixels - offset) / divisor.
+    """Return offset and divisor, where model input is (pixels - offset) / divisor.
 
     Args:
         mean: The mean of each channel, for values scaled to 0 to 1.
         std: The standard deviation of each channel, for values scaled to 0 to 1.
-        pixel_range: The pixel values that are scaled to 0 and to 1.
+        pixel_range: The pixel values that mean 0 and 1 on this scale.
 
     Returns:
         The offset and the divisor, float32 (C, 1, 1) each.
     """
     lowest, highest = pixel_range
-    mean_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in (mean, std))
+    mean_C11 = torch.tensor(mean)[:, None, None]
+    std_C11 = torch.tensor(std)[:, None, None]
     return lowest + (highest - lowest) * mean_C11, (highest - lowest) * std_C11
 
 
 def shown_channels(value: Tensor, axis: int) -> Tensor:
-    """Return three channels to display: the first three, or the first as grey if there are fewer.
+    """Return three channels for display: the first three, or the first as grey if there are fewer.
 
     Args:
         value: A tensor with channels along `axis`.
-        axis: The axis of channels, which has length 3 in the result.
+        axis: The axis of channels.
     """
     if value.shape[axis] >= SHOWN:
         return value.narrow(axis, 0, SHOWN)
@@ -222,11 +224,7 @@ def shown_channels(value: Tensor, axis: int) -> Tensor:
 
 
 def shown_note(channels: int) -> str:
-    """Describe which of an image's channels are displayed, or return "" if all three are.
-
-    Args:
-        channels: Number of channels of the image.
-    """
+    """Describe which channels of an image are displayed, or return "" for three channels."""
     if channels == SHOWN:
         return ""
     if channels == 1:
@@ -237,11 +235,11 @@ def shown_note(channels: int) -> str:
 
 
 def shown_image(image_BCHW: Tensor, pixel_range: tuple[int, int]) -> Tensor:
-    """Return images to display: uint8 (B, 3, H, W) of `shown_channels`.
+    """Convert images to RGB bytes for display, uint8 (B, 3, H, W), of `shown_channels`.
 
     Args:
-        image_BCHW: Images as an encoder receives them, integers.
-        pixel_range: The lowest value, which becomes black, and the highest, which becomes white.
+        image_BCHW: The integer images that an encoder receives.
+        pixel_range: The values that become black and white.
     """
     image_B3HW = shown_channels(image_BCHW, 1)
     if pixel_range == BYTES:

@@ -1,6 +1,6 @@
 """Decode the training images once, and cut batches from the decoded images in memory.
 
-The batches equal the batches of `ImageDataset` byte for byte, without decoding at each step.
+The batches are the same, byte for byte, as those of `ImageDataset`, which decodes at each step.
 
 Legend: N images of the split, B images of a batch, C channels, H W height and width.
 """
@@ -29,10 +29,10 @@ class NotResident(ValueError):
 
 
 class DecodedImages(NamedTuple):
-    """Decoded split.
+    """Decoded images of a split.
 
     Attributes:
-        image_NHWC: The pixels, uint8 (N, H, W, C); zeros for unreadable images.
+        image_NHWC: The pixels, uint8 (N, H, W, C). Zeros for unreadable images.
         label_N: One label for each image, int64 (N,), or lists of labels (N, L).
         unreadable: {row: why the image cannot be read}.
         content_N: Hash of each image's contents (`content_hash`), uint64 (N,).
@@ -58,7 +58,7 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
         threads: The number of threads that decode.
 
     Raises:
-        NotResident: The images have different sizes, none of the first images can be read, or
+        NotResident: The images have different sizes, none of the first images can be read, or the
             decoded images take more than `most_bytes`.
     """
     count = len(source)
@@ -96,7 +96,7 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
 
 
 def _decode(decode: Decoder, raw: bytes | np.ndarray) -> Tensor | str:
-    """Return the decoded image, or the reason why the image cannot be read."""
+    """Return the decoded image, or the reason why decoding failed."""
     try:
         return decode(raw)
     except ValueError as error:
@@ -132,7 +132,7 @@ class ResidentDataset(ImageDataset):
         self.decoded = decoded
 
     def fetch(self, rows: np.ndarray) -> tuple[list[Tensor | str], np.ndarray]:
-        """Return for each row the decoded image or why it is unreadable, and the labels."""
+        """Return the decoded images of rows, or reasons for unreadable images, and the labels."""
         image_NCHW = rearrange(self.decoded.image_NHWC, "n h w c -> n c h w")
         unreadable = self.decoded.unreadable
         images = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]

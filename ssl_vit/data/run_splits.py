@@ -25,9 +25,8 @@ from .shares import (
 from .source import Source, labelled_images
 from .streaming import PREVIEW, WINDOW_BYTES, Stream
 
-# Size of the training split that papers report on, for sets that are also published with another
-# split: copies of flowers102 on the Hub train on 7,169 images, most of them from the authors' test
-# split
+# Size of the training split in papers, for data sets that are also published with another split.
+# Copies of flowers102 on the Hub have 7,169 training images, mostly from the authors' test split
 PUBLISHED_TRAIN_SIZES = {"flowers102": 1020}
 
 
@@ -35,15 +34,15 @@ class Splits(NamedTuple):
     """Splits of a run.
 
     Attributes:
-        train: The training images; for a stream, the first images of the stream.
+        train: The training images, or the first images of a stream.
         validation: The held-out images.
         test: The test images, if requested.
         labelled_test: Number of test images with labels or masks, even if `test` is None.
         stream: The stream to train on, with data.stream=true.
         notes: Lines that say where each split comes from, and which files are not used.
-        guesses: Assumptions about the data; each is printed as a warning.
-        label_source: Where the labels come from, such as "names of folders"; empty if training
-            images have no labels or lists of labels.
+        guesses: Assumptions about the data. Each is printed as a warning.
+        label_source: Where the labels come from, such as "names of folders". Empty if training
+            images have no labels, or have lists of labels.
     """
 
     train: Source
@@ -61,8 +60,8 @@ class Roles(NamedTuple):
 
     Attributes:
         train: The split to train on.
-        validation: The held-out split; None if a share of train, or nothing, is held out.
-        test: The split to test on; None if a share of train, or nothing, is tested on.
+        validation: The held-out split. None to hold out a share of train, or nothing.
+        test: The split to test on. None to test on a share of train, or not at all.
         validation_is_test: Whether the validation split is used for testing, because there is no
             test split.
     """
@@ -78,7 +77,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
 
     Args:
         data: The recipe's options of the images.
-        test: Whether to return the test images too.
+        test: Whether to return the test images, too.
         first: For a stream, the number of images in `train` and `validation`.
         seed: For a stream, the seed of the order of images.
 
@@ -91,7 +90,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     roles = _choose_roles(data, test, opened.splits)
     train_split = opened.splits[roles.train]
     _check_published_size(data, train_split)
-    # the test share is cut off first, so that it depends neither on data.validation nor data.share
+    # cut off the test share first, so that test images depend on no other option
     test_cut = cut_test(train_split, data)
     not_tested = train_split if test_cut is None else test_cut.kept
     if data.validation_from == "share":
@@ -101,7 +100,8 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
         held_out = _hold_out(not_tested, roles, opened.splits, data)
         train = training_share(held_out.kept, data)
     if test_cut is None:
-        test_source = opened.splits.get(split_to_test(data, opened.splits, roles.train) or "")
+        test_split = split_to_test(data, opened.splits, roles.train)
+        test_source = opened.splits.get(test_split or "")
     else:
         test_source = test_cut.cut_off
     requested_test = test_source if test else None
@@ -131,9 +131,8 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
 def open_for_testing(data: Data) -> OpenedData:
     """Open all splits of the data, and divide the training split if data.test is a number.
 
-    With data.test=0.1, for example, a tenth of the training images becomes a split of its own
-    (`name_of_test_share`), and the training split is returned without these images. With
-    data.labels=false, the images have no labels.
+    With data.test=0.1, for example, a tenth of the training images is moved to another split, named
+    by `name_of_test_share`. With data.labels=false, the images have no labels.
 
     Args:
         data: The recipe's options of the images.
@@ -157,7 +156,7 @@ def open_for_testing(data: Data) -> OpenedData:
 
 
 def name_of_test_share(splits: Collection[str]) -> str:
-    """Return "test" as the name of the test share, or "test_share" if there is a test split."""
+    """Return the name of the test share: "test", or "test_share" if there is a test split."""
     return "test_share" if any(ROLE.get(name.lower()) == "test" for name in splits) else "test"
 
 
@@ -167,9 +166,9 @@ def _drop_unused_labels(source: Source, data: Data) -> Source:
 
 
 def _check_published_size(data: Data, train: Source) -> None:
-    """Check that a training split has as many images as the authors of the data set published.
+    """Check that a training split has as many images as in publications.
 
-    The sizes of few data sets are known (PUBLISHED_TRAIN_SIZES). Others are not checked.
+    Only data sets in PUBLISHED_TRAIN_SIZES are checked.
 
     Args:
         data: The recipe's options, with the name of the data set.
@@ -191,11 +190,11 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     """Choose the splits to train on, to hold out and to test on.
 
     - train: the split data.train.
-    - test: the split data.test. Without such a split, the validation split is used for testing, as
+    - test: the split data.test. If it does not exist, the validation split is used for testing, as
       is usual for ImageNet, unless data.validation= names a split.
-    - validation: the split data.validation. If the option is not set, the validation split. If the
-      validation split is used for testing, a share of train is held out instead, because test
-      images must not influence hyperparameters.
+    - validation: the split data.validation, by default the validation split. If the validation
+      split is used for testing, a share of train is held out instead, because test images must not
+      influence hyperparameters.
 
     Args:
         data: The options that name splits.
@@ -210,7 +209,7 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     has_test_split = layout.choose(str(data.test), splits) is not None
     validation_is_test = test_split is not None and not has_test_split
     if test and isinstance(data.test, str) and not validation_is_test:
-        # the same split again, but with an error if it does not exist or is the training split
+        # choose again, with an error if the split does not exist or is the training split
         test_split = _choose_split(data.test, "data.test", data, splits, train)
     validation = None  # a share of train, or nothing, is held out
     if isinstance(data.validation, str):
@@ -219,18 +218,18 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
         validation = _default_validation_split(train, splits)
         if validation == test_split:
             validation = None
-    # Without `test`, no test split is named. The only exception is a validation split that is used
-    # for testing, because the notes explain with it why a share of train is held out
+    # Without `test`, return no test split. An exception is a validation split that is used for
+    # testing, so that the notes can explain why a share of train is held out
     if not test and not validation_is_test:
         test_split = None
     return Roles(train, validation, test_split, validation_is_test)
 
 
 def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
-    """Return the split to test on, or None if data.test is a share or there is no such split.
+    """Return the split to test on, or None if data.test is a share or the split does not exist.
 
-    If data.test is the usual "test" and there is no test split, the validation split is returned
-    instead, unless data.validation= names a split to hold out.
+    If data.test is the usual "test" and there is no test split, the validation split is returned,
+    unless data.validation= names a split to hold out.
 
     Args:
         data: The options that name splits.
@@ -259,11 +258,11 @@ def _choose_split(
         key: The option, such as "data.test".
         data: The recipe's options of the images.
         splits: All splits, by name.
-        train: The name of the training split, which other options may not choose; None while the
-            training split itself is chosen.
+        train: The training split, which data.validation and data.test may not name. None to choose
+            the training split.
 
     Raises:
-        UserError: There is no such split, or it is the split to train on.
+        UserError: The split does not exist, or is the training split.
     """
     if not splits:
         raise UserError(f"{data.location}: found no images. Use a folder or data set with images.")
@@ -299,9 +298,8 @@ def _no_test_split(
 ) -> NoTestSplitError:
     """Return the error that there is no test split, with a remedy.
 
-    If the training images have labels or masks, the error proposes to test on a share of them.
-    Images with neither labels nor masks cannot be tested on, so the error then asks for labels and
-    test images.
+    If the training images have labels or masks, the remedy is to test on a share of these images.
+    Otherwise the remedy is to add labels and test images.
 
     Args:
         name: The value of data.test.
@@ -326,9 +324,9 @@ def _no_test_split(
 
 
 def _default_validation_split(train: str, splits: Mapping[str, Any]) -> str | None:
-    """Return the split with a usual name for validation, such as "val", or None without one.
+    """Return the split with a usual validation name, such as "val", except for the training split.
 
-    The training split is not returned, even if it has such a name.
+    None if there is no such split.
     """
     return next((name for name in HELD_OUT if name in splits and name != train), None)
 
@@ -336,9 +334,9 @@ def _default_validation_split(train: str, splits: Mapping[str, Any]) -> str | No
 def _hold_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: Data) -> SplitCut:
     """Return the training images and the held-out images.
 
-    The held-out images are the validation split, or else a share of the training images that is not
-    trained on. With data.validation=0 no images are held out: the run trains on all images, and
-    measures on a random 1% of them.
+    The held-out images are the validation split, or else a share that is cut off the training
+    images. With data.validation=0, no images are held out: the run trains on all images, and
+    measures on a random 1% of the training images.
 
     Args:
         train: The images to divide.
@@ -349,7 +347,7 @@ def _hold_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
     if roles.validation is not None:
         return SplitCut(train, splits[roles.validation])
     if data.validation == 0:
-        count = held_out_count(None, len(train))  # None: the default, 1% and at most 10,000 images
+        count = held_out_count(None, len(train))  # None for the default: 1%, at most 10,000 images
         rows = first_permuted_rows(train, count, HELD_OUT_KEY)
         return SplitCut(train, train.subset(rows))
     return cut_held_out(train, data)
@@ -358,10 +356,9 @@ def _hold_out(train: Source, roles: Roles, splits: Mapping[str, Source], data: D
 def _missing_classes(
     train: Source, others: Mapping[str, Source | None], test_is_share: bool, data: Data
 ) -> list[str]:
-    """Return warnings about classes that only some of the images have.
+    """Return warnings about classes without training images or without test images.
 
-    A warning names the classes without training images and, if the test images are a share of
-    train, the classes without test images.
+    Missing classes of test images are reported only if the test images are a share of train.
 
     Args:
         train: The images to train on, before data.share and before images are held out.
@@ -403,9 +400,9 @@ def _missing_classes(
 
 
 def _classes_of(source: Source) -> set[int]:
-    """Return the labels that images of a source have."""
-    label_N = np.unique(source.label_of(np.arange(len(source))))
-    return set(label_N[label_N >= 0].tolist())
+    """Return the set of class numbers in the labels of a source."""
+    distinct_labels = np.unique(source.label_of(np.arange(len(source))))
+    return set(distinct_labels[distinct_labels >= 0].tolist())
 
 
 def _streamed(data: Data, first: int, seed: int) -> Splits:
@@ -417,29 +414,30 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         seed: The seed of the order of images.
 
     Raises:
-        UserError: As `load`; or there is no validation split, and data.validation is not 0.
+        UserError: See `load`. Or there is no validation split, and data.validation is not 0.
     """
     opened = open_streams(data)
-    name = _choose_split(data.train, "data.train", data, opened.splits)
-    held_out: Any = data.validation
+    train_split = _choose_split(data.train, "data.train", data, opened.splits)
+    held_out: Any = data.validation  # a split, 0 for no held-out images, or None for the default
     if isinstance(held_out, str):
-        held_out = _choose_split(held_out, "data.validation", data, opened.splits, name)
+        held_out = _choose_split(held_out, "data.validation", data, opened.splits, train_split)
     elif held_out is None:
-        held_out = _default_validation_split(name, opened.splits)
+        held_out = _default_validation_split(train_split, opened.splits)
     if held_out is None:
-        others = [f"data.validation={split}" for split in opened.splits if split != name]
+        others = [f"data.validation={split}" for split in opened.splits if split != train_split]
         choices = " or ".join([*others, "data.validation=0 to hold out no images"])
         raise UserError(
             f"data.validation=null: {data.location} has no validation split. Use {choices}."
         )
-    train = opened.splits[name](seed)
-    used_splits = [name]
+    train = opened.splits[train_split](seed)
+    used_splits = [train_split]
     guesses = [f"{data.location}: {guess}" for guess in dict.fromkeys(opened.guesses)]
-    if data.validation is None and held_out == split_to_test(data, opened.splits, name):
+    if data.validation is None and held_out == split_to_test(data, opened.splits, train_split):
         guesses.append(
             f"{data.location}: there is no test split, so {held_out} is both held out and tested on"
         )
-    held_out_preview = preview = train.take(first, WINDOW_BYTES)
+    preview = train.take(first, WINDOW_BYTES)
+    held_out_preview = preview
     if isinstance(held_out, str):
         held_out_preview = opened.splits[held_out](0).take(first)
         used_splits.append(held_out)
@@ -478,7 +476,7 @@ def _notes(
     held_out: SplitCut,
     test: SplitCut | None,
 ) -> tuple[str, ...]:
-    """Describe where each split comes from, what is not used, and the labels, in a line each.
+    """Return lines that describe where each split comes from, what is not used, and the labels.
 
     Args:
         opened: All splits, and the files that are not used.
@@ -486,22 +484,19 @@ def _notes(
         roles: The names of the splits that are used.
         train: The training images.
         held_out: The images that are left for training, and the held-out images.
-        test: The images that are not tested on, and the test images; None for no test share.
+        test: The images that are not tested on, and the test images. None for no test share.
     """
     has_labels = data.labels and bool(opened.splits[roles.train].labels.source)
 
     def describe(name: str) -> str:
         return f"{_describe_count(opened.splits[name], has_labels)} from {data.place}, split {name}"
 
-    if data.share == 1:
-        notes = [f"train: {describe(roles.train)}"]
-    elif data.validation_from == "share":
-        notes = [f"train: {describe(roles.train)}, reduced to data.share={data.share:g}"]
-    else:
-        notes = [
-            f"train: {describe(roles.train)}, reduced to data.share={data.share:g} after images are"
-            " held out"
-        ]
+    train_note = f"train: {describe(roles.train)}"
+    if data.share != 1:
+        train_note += f", reduced to data.share={data.share:g}"
+        if data.validation_from != "share":
+            train_note += " after images are held out"
+    notes = [train_note]
     if roles.validation is not None:
         notes.append(f"validation: {describe(roles.validation)}")
     elif data.validation == 0:
@@ -536,10 +531,8 @@ def _describe_cut(cut: SplitCut, with_labels: bool) -> str:
         cut: The two parts of the training split.
         with_labels: Whether to say how many of the images have a label, if not all have one.
     """
-    images = _describe_count(cut.cut_off, with_labels)
-    if not cut.description:
-        return f"{images} taken from train"
-    return f"{images} taken from train ({cut.description})"
+    text = f"{_describe_count(cut.cut_off, with_labels)} taken from train"
+    return f"{text} ({cut.description})" if cut.description else text
 
 
 def describe_labels(source: Source, data: Data) -> str:

@@ -1,7 +1,6 @@
 """Take shares of a split: data.share, and the images cut off by data.test and data.validation.
 
-The images of a share are drawn with a fixed key, so all runs use the same share whatever their
-seed.
+The images of a share are drawn with a fixed key, so runs with different seeds use the same share.
 
 Legend: N images, G groups of images.
 """
@@ -23,7 +22,7 @@ from .labels import UNLABELLED, compose_unicode
 from .layout import split_of_folder
 from .source import Source, labelled_images
 
-# Keys of the permutations by which a share is held out, data.share is taken, data.test is cut off
+# Keys of the random orders for data.validation, data.share and data.test
 HELD_OUT_KEY = 1
 SHARE_KEY = 3
 TEST_KEY = 6
@@ -34,8 +33,8 @@ class SplitCut(NamedTuple):
 
     Attributes:
         kept: The images that stay.
-        cut_off: The images that are cut off, to be held out or tested on.
-        description: How these images were chosen, for a note; empty for a random choice.
+        cut_off: The images that are held out or tested on.
+        description: How the images were chosen, for a note. Empty for a random choice.
     """
 
     kept: Source
@@ -44,15 +43,15 @@ class SplitCut(NamedTuple):
 
 
 def first_permuted_rows(source: Source, count: int, key: int) -> np.ndarray:
-    """Return `count` different random rows, int64 (count,), the same for each call with `key`."""
+    """Return `count` different random rows, int64 (count,), the same rows for the same `key`."""
     return rng.permute(np.arange(count), len(source), rng.key(key))
 
 
 def training_share(train: Source, data: Data) -> Source:
-    """Choose the part of the training images that data.share sets, such as 0.1 for a tenth.
+    """Draw the share data.share of the training images, such as 0.1 for a tenth.
 
-    The images are drawn at random, but every image of a smaller share is also in each larger share.
-    With data.share_seed, the same share is drawn from each class, and each seed draws other images.
+    A larger share contains all images of a smaller share. With data.share_seed, the same share is
+    drawn from each class, and another seed draws other images.
 
     Args:
         train: The training images.
@@ -75,17 +74,17 @@ def training_share(train: Source, data: Data) -> Source:
 
 
 def _one_label(source: Source) -> bool:
-    """Return whether images have a single label each, and not lists of labels or no labels."""
+    """Return whether images have single labels, not lists of labels or no labels."""
     return source.labels.lists is None and source.has_labels
 
 
 def cut_test(source: Source, data: Data) -> SplitCut | None:
     """Divide the training split into images to train on and images to test on.
 
-    data.test is the share of test images. They are chosen in one of three ways:
+    data.test is the share of test images. The choice depends on the data:
 
-    - If each image is a file: by a hash of the file's name (or of the name of its group), so that
-      files that are added later do not change the choice.
+    - If each image is a file: by a hash of the file's or the group's name, so that new files do not
+      change the choice of other files.
     - Else if data.group is not set and each image has one label: the same share of each class.
     - Else: whole groups if data.group is set, and random images otherwise.
 
@@ -114,8 +113,8 @@ def cut_test(source: Source, data: Data) -> SplitCut | None:
 def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> SplitCut:
     """Cut off the images whose hashed name, as a number from 0 to 1, is below the share.
 
-    With data.group, the name of the group is hashed. A file that is added later does not change
-    the part that another file belongs to.
+    With data.group, the name of the group is hashed. New files do not change the choice of other
+    files.
 
     Args:
         source: The images to divide.
@@ -133,13 +132,13 @@ def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> 
         group_names = source.groups.names
         if data.group == FOLDER:
             group_names = _without_split([f"{name}/" for name in group_names])
-        # an image without a group has a number above the groups with names, and keeps its own name
+        # group numbers without a name mean images without a group, which keep their own name
         names = [
             compose_unicode(group_names[group]) if group < len(group_names) else name
             for group, name in zip(group_N.tolist(), names, strict=True)
         ]
         how = f"by name of data.group={data.group}"
-    limit = share * 2.0**64
+    limit = share * 2.0**64  # hashes have 64 bits
     is_cut_off = {name: _hash(name) < limit for name in dict.fromkeys(names)}
     is_cut_off_N = np.array([is_cut_off[name] for name in names])
     if is_cut_off_N.all() or not is_cut_off_N.any():
@@ -156,16 +155,16 @@ def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> 
 
 
 def _without_split(names: Sequence[str]) -> list[str]:
-    """Return the names of files without the folder of the split: `cat/1.png` for `train/cat/1.png`.
+    """Remove the split's folder from names of files: `train/cat/1.png` becomes `cat/1.png`.
 
-    Names are the same whether the user gives the folder `photos` or `photos/train`, and are in
-    composed Unicode, so that they are the same on every machine.
+    Then names do not depend on whether the user gives the folder `photos` or `photos/train`. Names
+    are returned in composed Unicode, to be the same on every machine.
 
     Args:
         names: Paths of files below the user's folder.
     """
     paths = [compose_unicode(name).split("/") for name in names]
-    depth = min((len(path) for path in paths), default=1) - 1
+    depth = min((len(path) for path in paths), default=1) - 1  # without the file's name
     for level in range(depth):
         if all(split_of_folder(path[level]) for path in paths):
             return ["/".join(path[:level] + path[level + 1 :]) for path in paths]
@@ -182,8 +181,8 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     """Cut off the images to hold out: the share data.validation, by default 1%.
 
     With data.validation_from=labelled, only images with a label are held out. Images without a
-    label stay training images, with one exception: if data.group is set, no image of a held-out
-    group is trained on, so its images without a label are not used at all.
+    label stay training images, except in held-out groups (data.group): these groups are not trained
+    on, so their images without a label are not used.
 
     Args:
         train: The training images.
@@ -202,18 +201,18 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     held_out = cut.cut_off
     rows_N = np.arange(len(train))
     if data.group is None:
-        leaves_training_N = np.isin(train.store_rows(), held_out.store_rows())
+        is_removed_N = np.isin(train.store_rows(), held_out.store_rows())
     else:
         held_out_groups = held_out.group_of(np.arange(len(held_out)))
-        leaves_training_N = np.isin(train.group_of(rows_N), held_out_groups)
+        is_removed_N = np.isin(train.group_of(rows_N), held_out_groups)
     description = "chosen from the images with a label"
     if cut.description:
-        description = f"{cut.description}, chosen from the images with a label"
-    return SplitCut(train.subset(rows_N[~leaves_training_N]), held_out, description)
+        description = f"{cut.description}, {description}"
+    return SplitCut(train.subset(rows_N[~is_removed_N]), held_out, description)
 
 
 def _count_at_least_two(train: Source, data: Data) -> int:
-    """Return the number of images, after a check that they can be divided into two parts.
+    """Return the number of images, after a check that two parts are possible.
 
     Raises:
         UserError: There are fewer than two images.
@@ -235,10 +234,10 @@ def _cut(source: Source, count: int, key: int, data: Data) -> SplitCut:
 
 
 def _cut_groups(source: Source, count: int, key: int, data: Data) -> SplitCut:
-    """Cut off random groups that have about `count` images together.
+    """Cut off random groups with about `count` images in total.
 
-    Each class gets about the same share of its groups. A group's class is the most frequent label
-    of its images.
+    About the same share of groups is cut off from each class. A group's class is the most frequent
+    label of its images.
 
     Args:
         source: The images to divide.
@@ -262,19 +261,20 @@ def _cut_groups(source: Source, count: int, key: int, data: Data) -> SplitCut:
     label_N = np.full(len(source), UNLABELLED)
     if _one_label(source):
         label_N = source.label_of(rows_N)
-    order_G = stratified(_most_frequent(label_N, group_N), number_G, rng.key(key))
+    class_G = _most_frequent(label_N, group_N)
+    order_G = stratified(class_G, number_G, rng.key(key))
     order_G = order_G[_find_small_groups(size_G[order_G], count, key == TEST_KEY, data)]
-    # cut off the first groups of the order, as many as come closest to the wanted number of images
+    # cut off the first groups, so many that the number of images is closest to `count`
     total_G = np.cumsum(size_G[order_G])
-    most_groups = min(len(order_G), len(number_G) - 1)  # one group is left for training
-    taken = 1 + int(np.abs(total_G[:most_groups] - count).argmin())
-    is_cut_off_N = np.isin(group_N, order_G[:taken])
+    most_groups = min(len(order_G), len(number_G) - 1)  # leave one group for training
+    num_cut_off = 1 + int(np.abs(total_G[:most_groups] - count).argmin())
+    is_cut_off_N = np.isin(group_N, order_G[:num_cut_off])
     if data.labels:
         _check_classes(source, label_N, is_cut_off_N, data)
-    # shuffled, so that the first held-out images are not all of one group
+    # shuffle, so that the first held-out images are not all of one group
     rows_N = rows_N[np.argsort(rng.bits(rng.key(key), rows_N), kind="stable")]
     is_cut_off_N = is_cut_off_N[rows_N]
-    description = f"{taken:,} of {len(number_G):,} groups of data.group={data.group}"
+    description = f"{num_cut_off:,} of {len(number_G):,} groups of data.group={data.group}"
     kept = source.subset(rows_N[~is_cut_off_N])
     return SplitCut(kept, source.subset(rows_N[is_cut_off_N]), description)
 
@@ -282,9 +282,9 @@ def _cut_groups(source: Source, count: int, key: int, data: Data) -> SplitCut:
 def _find_small_groups(size_G: np.ndarray, count: int, for_testing: bool, data: Data) -> np.ndarray:
     """Return the positions of the groups that are small enough to be held out or tested on.
 
-    Such a group has at most twice the wanted number of images, because a larger group could be most
-    of the data. If all groups are larger and the user did not choose the share, the first of the
-    smallest groups is returned.
+    Groups may have at most twice the wanted number of images, because a larger group could be most
+    of the data. If all groups are larger and the user did not set the share, the (first) smallest
+    group is returned.
 
     Args:
         size_G: The number of images of each of the G groups.
@@ -297,7 +297,7 @@ def _find_small_groups(size_G: np.ndarray, count: int, for_testing: bool, data: 
         Positions in `size_G`, integers.
 
     Raises:
-        UserError: All groups are larger, and the user chose the share.
+        UserError: All groups are larger, and the user has set the share.
     """
     fits = np.flatnonzero(size_G <= 2 * count)
     if len(fits):
@@ -324,9 +324,9 @@ def _most_frequent(label_N: np.ndarray, group_N: np.ndarray) -> np.ndarray:
         label_N: The label of each image, integers.
         group_N: The group of each image, from 0 to G - 1.
     """
-    # the M different pairs of group and label, and how many images have each pair
+    # the M different pairs (group, label), and the number of images of each pair
     pair_M2, count_M = np.unique(np.stack([group_N, label_N], 1), axis=0, return_counts=True)
-    # sort by group, within a group by falling frequency, and equally frequent pairs by label
+    # sort by group, then by falling count, then by label
     sorted_M2 = pair_M2[np.lexsort((pair_M2[:, 1], -count_M, pair_M2[:, 0]))]
     # the first pair of each group has the group's most frequent label
     _, first_G = np.unique(sorted_M2[:, 0], return_index=True)
@@ -364,12 +364,11 @@ def class_names(source: Source, numbers: Sequence[int]) -> str:
 
 
 def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np.ndarray:
-    """Return a random order in which the first k images have the classes in proportion.
+    """Return a random order whose first k images have about the class shares of all images.
 
-    For every k, the shares of the classes among the first k images are about the same as among all
-    images. Each class is shuffled, and its r-th of n images (r = 1 to n) gets the position
-    (r - 1/2) / n between 0 and 1. All images are sorted by position, and images with equal
-    positions by hash. This is apportionment by Webster's and Sainte-Lague's method.
+    This holds for every k. Each class is shuffled, and the r-th of n images of a class (r = 1 to n)
+    gets the position (r - 1/2) / n between 0 and 1. All images are sorted by position, and images
+    with equal positions by hash. This is apportionment by Webster's and Sainte-Lague's method.
 
     Args:
         label_N: The class of each image, integers.
@@ -388,6 +387,6 @@ def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np
 
 
 def stratified_rows(source: Source, key: np.ndarray) -> np.ndarray:
-    """Return all rows of a source in the order of `stratified`. Images must have one label each."""
+    """Return all rows of a source with single labels, in the random order of `stratified`."""
     rows_N = np.arange(len(source))
     return stratified(source.label_of(rows_N), rows_N, key)

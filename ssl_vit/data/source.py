@@ -1,6 +1,6 @@
 """Represent the images of a split with labels, groups and masks as a Source.
 
-A Store knows where the images are. Everything else is the same for every container.
+A Store reads the images of one kind of container, and a Source is the same for all containers.
 
 Legend: N images of a store, B requested rows, L labels of the longest list.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import OPEN_FILES
 from .labels import UNLABELLED, Labels, is_missing, no_labels
 
-READERS = 16  # threads that read headers of files, which mostly wait on a network disk
+READERS = 16  # threads that read headers of files; most of the time they wait on a network disk
 
 
 class Missing(bytes):
@@ -28,9 +28,9 @@ class Missing(bytes):
     reason: str
 
     def __new__(cls, reason: str) -> "Missing":
-        made = super().__new__(cls)
-        made.reason = reason
-        return made
+        missing = super().__new__(cls)
+        missing.reason = reason
+        return missing
 
     def __reduce__(self) -> tuple[type["Missing"], tuple[str]]:
         return Missing, (self.reason,)
@@ -42,7 +42,7 @@ Raw = bytes | np.ndarray  # an encoded image (or Missing), or an array (H, W, C)
 class Store(ABC):
     """Access to the images of a split in a container.
 
-    A store is copied to data workers, by a fork or by pickle, so it holds no open files.
+    A store holds no open files, because data workers get a copy by fork or pickle.
     """
 
     @abstractmethod
@@ -64,20 +64,20 @@ class Store(ABC):
         """Return the size of each encoded image in bytes, integers (N,), without reading images."""
 
     def names(self) -> Iterable[str]:
-        """Return names of files below the user's folder, or nothing where images are no files."""
+        """Return the images' file names below the user's folder, or () if images are no files."""
         return ()
 
     def file_of(self, row: int) -> str:
-        """Return the file of a row's image, below the user's folder, else the row's name."""
+        """Return the file name of a row's image below the user's folder, else the row's name."""
         return self.name(row)
 
     def path_of(self, row: int) -> Path | None:
-        """Return the path of the file with a row's image, or None where images are no files."""
+        """Return the path of the file of a row's image, or None if images are no files."""
         return None
 
     @property
     def hashed_every(self) -> int | None:
-        """Return the n of "hash every n-th image for a fingerprint", or None to choose by size."""
+        """Return n to hash every n-th image for fingerprints, or None to choose n by size."""
         return None
 
 
@@ -85,8 +85,8 @@ class Masks(NamedTuple):
     """Masks of a split.
 
     Attributes:
-        column: Name of the masks' column; "" for no masks.
-        choices: Columns where masks could be, for errors.
+        column: Name of the column of masks, "" for no masks.
+        choices: Sentence on columns that could hold masks, for errors.
         classes: Number of classes, if known.
         store: Store with a mask for each image.
     """
@@ -103,7 +103,7 @@ NO_MASKS = Masks("", "Masks are read from a column of parquet files or of a data
 class Groups(NamedTuple):
     """Group of each image, int64 (N,), and names of the groups.
 
-    An image without a group is alone in a group, whose number is above the groups with names.
+    Each image without a group has a number of its own, above the numbers of groups with names.
     """
 
     number_N: np.ndarray
@@ -113,12 +113,12 @@ class Groups(NamedTuple):
     def by_value(cls, values: Sequence[Any]) -> "Groups":
         """Put images with the same value into one group.
 
-        Groups are numbered from 0 in the alphabetical order of their values. An image without a
-        value gets a group of its own, numbered after these groups.
+        Groups are numbered from 0 in the alphabetical order of the values. Each image without a
+        value gets a higher number of its own.
 
         Args:
-            values: One value for each image, such as the name of a patient; null, "" or NaN for an
-                image without a value.
+            values: One value for each image, such as the name of a patient. null, "" or NaN mean no
+                value.
         """
         names = sorted({str(value) for value in values if not is_missing(value)})
         number_of = {name: number for number, name in enumerate(names)}
@@ -137,8 +137,8 @@ class Source:
         store: Access to the images.
         labels: Labels of all rows of the store.
         masks: Masks of all rows of the store.
-        groups: Groups of all rows of the store; None where data.group= is not given.
-        rows: Rows of the store that belong to the source, in order; None for all rows.
+        groups: Groups of all rows of the store. None without data.group=.
+        rows: Rows of the store that belong to the source, in order. None for all rows.
     """
 
     store: Store
@@ -151,7 +151,7 @@ class Source:
         return len(self.store) if self.rows is None else len(self.rows)
 
     def fetch(self, rows: np.ndarray) -> tuple[list[Raw], np.ndarray]:
-        """Return the image of each row, encoded or as an array, and the labels.
+        """Return the images (encoded or arrays) and the labels of rows.
 
         Labels are int64 (B,), -1 for no label, or lists of labels (B, L) as from
         `labels.pad_lists`.
@@ -160,7 +160,7 @@ class Source:
         return self.store.fetch(stored_rows), self.labels.of(stored_rows)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the labels of rows as `fetch` does, without the images."""
+        """Return the labels of rows as from `fetch`, without the images."""
         return self.labels.of(self._in_store(rows))
 
     def fetch_masks(self, rows: np.ndarray) -> list[Raw]:
@@ -218,6 +218,7 @@ class Source:
         return len(self) < len(self.store)
 
     def _in_store(self, rows: np.ndarray) -> np.ndarray:
+        """Return the store's rows for rows of this source."""
         return rows if self.rows is None else self.rows[rows]
 
     def _row(self, row: int) -> int:
@@ -239,14 +240,14 @@ def labelled_images(source: Source) -> Source:
 
 
 def without_lists(source: Source, use: str) -> Source:
-    """Return images without labels if they have lists of labels, with a printed warning.
+    """Drop the labels of images with lists of labels, and print a warning.
 
-    Images with a single label each are returned as they are.
+    Images with single labels are returned unchanged.
 
     Args:
         source: The images.
-        use: What is made from the images and cannot show lists of labels, as a plural noun for the
-            warning, such as "the figures".
+        use: What the caller makes from the images, as a plural noun for the warning, such as "the
+            figures".
     """
     if source.labels.lists is None:
         return source
@@ -259,13 +260,13 @@ def without_lists(source: Source, use: str) -> Source:
 
 
 def read_file(path: Path) -> bytes | Missing:
-    """Read a regular file, or return Missing if it is no regular file or cannot be read.
+    """Read a regular file, or return Missing for an unreadable file, a pipe or a device.
 
-    Reading a pipe could wait for ever, and reading a device might never end.
+    Reading a pipe or a device might never end.
 
     Raises:
-        OSError: Too many files are open (EMFILE or ENFILE). The file may be readable then, so it
-            does not count as missing.
+        OSError: Too many files are open (EMFILE or ENFILE). The file does not count as missing,
+            because it may be readable later.
     """
     try:
         opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -283,7 +284,7 @@ def read_file(path: Path) -> bytes | Missing:
 
 
 def file_bytes(path: Path) -> int:
-    """Return a file's size, or 0 for a missing or inaccessible file, which has no image."""
+    """Return a file's size in bytes, or 0 for a missing or inaccessible file."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,8 +1,8 @@
 """Read splits of the Hub and of parquet files as streams, shard by shard.
 
-`datasets` reads a stream (an `IterableDataset`) without a download or copy before, and without
-random access to rows. Unlike with sources, the samples of a step depend on the number of processes,
-so exact resume needs the same number.
+A stream (an `IterableDataset` of `datasets`) is read without downloading or copying files first,
+but has no random access to rows. The samples of a step depend on the number of processes, unlike
+the samples of a Source, so exact resume needs the same number.
 """
 
 import math
@@ -23,10 +23,10 @@ from .source import Missing, Raw, Source, Store
 if TYPE_CHECKING:
     import datasets
 
-# The most images, and encoded bytes, that all processes together shuffle at a time. 10,000
-# photographs of ImageNet have 1.1 GB
+# The largest window (images that are shuffled at a time), in images and encoded bytes, of all
+# processes together. 10,000 photographs of ImageNet have 1.1 GB
 WINDOW, WINDOW_BYTES = 10_000, 2 * 2**30
-PREVIEW = 2048  # first images of a stream that are used as a source, in baselines and fingerprints
+PREVIEW = 2048  # first images of a stream that baselines and fingerprints use as a Source
 
 
 class StreamedImage(NamedTuple):
@@ -62,12 +62,12 @@ class MemoryStore(Store):
 
 
 def in_memory(images: Sequence[StreamedImage], label_template: Labels) -> Source:
-    """Return some images of a stream as a Source, whose images can be read in any order.
+    """Return images of a stream as a Source with random access.
 
     Args:
-        images: The images, with their labels.
-        label_template: `Labels` of no image, with the names of the stream's classes and the
-            description of its labels. The result has a copy with the labels of `images`.
+        images: The images with labels.
+        label_template: `Labels` without images, but with class names and descriptions. The source
+            has a copy with the labels of `images`.
     """
     label_N = np.array([streamed.label for streamed in images], np.int64)
     return Source(MemoryStore(images), replace(label_template, label_N=label_N))
@@ -78,10 +78,10 @@ class Cursor(NamedTuple):
 
     Attributes:
         epoch: Number of the epoch, from 0.
-        position: Which of the process's shards in this epoch it is, from 0 in the order of reading.
-        row: Row of the window's first image in this shard.
+        position: Position of the shard among the shards that this process reads in the epoch.
+        row: Row of the window's first image in the shard.
         window: Number of the window, from 0.
-        image: Number of images that the process has read before.
+        image: Number of images that the process has read before the window.
     """
 
     epoch: int = 0
@@ -95,13 +95,13 @@ class Stream:
     """Split that is read shard by shard, in endless epochs with random orders of the shards.
 
     Process p of P reads the shards p, p+P, ... of each epoch's order, and divides the images into
-    windows. A window ends with its epoch, or before the image that would exceed the limit of images
-    or of encoded bytes, so that windows depend on the data alone. One shard and two windows are in
-    memory: one window is read while the other is used.
+    windows, which are shuffled in memory. A window ends with its epoch, or before an image that
+    would exceed the limit of images or of encoded bytes, so that windows depend on the data alone.
+    One shard and two windows are in memory: one window is read while the other is used.
 
-    `cursors[n]` is the start of the window whose first image is the process's n-th image. A stream
-    has no random access, so only the cursors of windows that were read, and of the next window, are
-    in `cursors`. A checkpoint stores the cursor from which to resume.
+    `cursors[n]` is the start of the window whose first image is the process's n-th image. Only
+    windows that were read, and the next window, are in `cursors`. A checkpoint stores the cursor
+    from which to resume.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Stream:
             rows: The table of images.
             image: Name of the column of images.
             label: Name of the column of labels, None for no labels.
-            read_file: A function that reads the file that a row names.
-            label_template: `Labels` of no image, with the names of the stream's classes.
+            read_file: A function that reads the file named in a row.
+            label_template: `Labels` without images, but with the class names.
             where: The beginning of error messages, such as "data.path=photos".
             seed: The seed of the order of shards.
         """
@@ -143,14 +143,11 @@ class Stream:
         return self.rows.num_shards
 
     def take(self, count: int, most_bytes: float = math.inf) -> Source:
-        """Load the first images of the first epoch.
-
-        The images are the same on any number of processes: shards are read in the order in which a
-        single process would read them.
+        """Load the first images of the first epoch, as a single process would read them.
 
         Args:
             count: The most images.
-            most_bytes: The most encoded bytes, except that at least one image is loaded.
+            most_bytes: The most encoded bytes. At least one image is loaded.
         """
         images, _ = next(self._read_windows(Cursor(), count, most_bytes, rank=0, processes=1))
         return in_memory(images, self.label_template)
@@ -160,9 +157,9 @@ class Stream:
     ) -> Iterator[tuple[Cursor, list[StreamedImage]]]:
         """Yield (cursor, images) of this process's windows, from `start` up to image `stop` - 1.
 
-        A window is a list of successive images that are shuffled in memory. Its cursor tells where
-        it starts: epoch, shard and row. The cursor of the next window is recorded in `cursors`, so
-        that training can resume there. While a window is used, a thread reads the next window.
+        The cursor is the start of the window. The cursor of the next window is recorded in
+        `cursors`, so that training can resume there. A thread reads the next window while the
+        caller uses a window.
 
         Args:
             start: The cursor of the first window.
@@ -191,8 +188,8 @@ class Stream:
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
         """Yield (images, cursor of the next window) of this process's windows, without end.
 
-        In each epoch the process walks through its shards, image by image, and adds images to a
-        window until the window is full or the epoch ends. For arguments and errors, see `windows`.
+        Images are added to a window until the window is full or the epoch ends. For arguments and
+        errors, see `windows`.
         """
         while True:  # an epoch
             epoch, first_position, first_row, window, num_read = start
@@ -200,9 +197,9 @@ class Stream:
             window_bytes = 0
             shards = self._order(epoch)[rank::processes].tolist()
             for position in range(first_position, len(shards)):
-                # `start` may be in the middle of its shard; further shards are read from row 0
+                # `start` may be in the middle of a shard; later shards are read from row 0
                 start_row = first_row if position == first_position else 0
-                # without a name for the list, it is freed before the next shard is read
+                # the list of images has no name, so that it is freed before the next shard is read
                 for row, streamed in enumerate(self._read(shards[position])[start_row:], start_row):
                     window_bytes += len(streamed.image)
                     is_full = len(images) == count or window_bytes > most_bytes
@@ -213,7 +210,7 @@ class Stream:
                         images = []
                         window_bytes = len(streamed.image)
                     images.append(streamed)
-            if not images:  # otherwise empty shards would be read again and again for ever
+            if not images:  # otherwise, empty shards would be read for ever
                 raise UserError(
                     f"{self.where}: all shards of process {rank} (of {processes}) are empty. Use"
                     " fewer processes, or other images."
@@ -229,8 +226,8 @@ class Stream:
     def _read(self, shard: int) -> list[StreamedImage]:
         """Read all images of a shard.
 
-        A shard is read whole, because stopping in the middle of a parquet file can crash the
-        process at exit (apache/arrow issue 45214).
+        Stopping in the middle of a parquet file can crash the process at exit (apache/arrow issue
+        45214).
 
         Args:
             shard: The number of the shard.
@@ -246,7 +243,7 @@ class Stream:
     def _image_of_row(self, values: dict[str, Any], shard: int, row: int) -> StreamedImage:
         """Return the encoded image and the label of a row.
 
-        A row without an image gets Missing, which counts as an unreadable image.
+        The image of a row without an image is Missing, and counts as unreadable.
 
         Args:
             values: {column: value} of the row.
@@ -277,26 +274,23 @@ class Stream:
 
 
 def describe_windows(preview: Source) -> str:
-    """Describe about how many images are in memory at a time to be shuffled, and their bytes.
+    """Describe about how many images and bytes are in memory at a time to be shuffled.
 
-    These images are a window. The limits WINDOW and WINDOW_BYTES are divided among the processes,
-    so the windows of all processes together do not depend on the number of processes.
+    The processes share the limits WINDOW and WINDOW_BYTES, so the numbers do not depend on the
+    number of processes.
 
     Args:
         preview: The first images of the stream, whose mean size in bytes is used.
     """
     mean_bytes = max(1, preview.store.sizes().mean())
     count = min(WINDOW, max(1, int(WINDOW_BYTES / mean_bytes)))
-    if len(preview) < PREVIEW:  # the stream has no further images, or they are very large
+    if len(preview) < PREVIEW:  # the stream has no further images, or images are very large
         count = min(count, len(preview))
     return f"windows of about {format_image_count(count)} ({format_bytes(count * mean_bytes)})"
 
 
 def read_hub_file(path: str | None) -> bytes:
-    """Read the file of the Hub that a row names, or return Missing on failure.
-
-    Missing is a subclass of bytes: no bytes, with the reason.
-    """
+    """Read the file on the Hub that a row names, or return Missing (empty bytes) on failure."""
     if not path:
         return Missing("this row has no image")
     if "hf://" not in path:

@@ -1,12 +1,12 @@
 """Draw the embedded set `shapes` from (split, index) alone, with NumPy.
 
-Images show textured shapes whose colours are independent of their class. A patch's colour follows
-from its surroundings only through the texture's rule and the shape's outline. Pixels are computed
-by +, -, *, /, sqrt and floor on float32, which IEEE 754 fixes, so the bytes are the same on every
-machine.
+Images show textured shapes. Colours are independent of the class. A patch's colour follows from the
+surroundings only through the texture's rule and the shape's outline. The bytes are the same on
+every machine, because pixels are computed only by +, -, *, /, sqrt and floor on float32, whose
+results IEEE 754 defines exactly.
 
-Legend: B images, H W rows and columns, K an image's four colours. Lengths are shares of the image's
-side; x points right and y up.
+Legend: B images, H W rows and columns, K an image's four colours. Lengths are fractions of the
+image side. x points right and y up.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from ..recipe.images import SIZES
 
 CHUNK = 32  # images drawn together: at 64 px each array (512 KiB) stays in the cache
 
-# x, y -> signed distance in their unit, negative inside
+# x, y -> signed distance to the edge, in the unit of x and y; negative inside
 Pattern = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -42,21 +42,20 @@ def _triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the signed distance to a star of five points, negative inside.
 
-    The star has ten equal parts that are mirror images of each other. Every point (x, y) is
-    mirrored into the two parts at the upper tip (0, 1), and then into one of them: the part between
-    this tip and the next notch, which has a distance of 0.48 from the centre. There the outline is
-    a straight line (after I. Quilez, "2D distance functions").
+    The star consists of ten parts, each the mirror image of the next. All points are mirrored into
+    one part, where the outline is a straight line: from the upper tip (0, 1) to the next notch, at
+    a distance of 0.48 from the centre (after I. Quilez, "2D distance functions").
     """
     x = np.abs(x)
-    # 0.809017 is cos 36 degrees, 0.5877853 is sin 36 degrees. Points beyond a line through the
-    # centre are mirrored at this line. The first line has the normal (cos 36, -sin 36), the second
-    # line (-cos 36, -sin 36). After both, all points are next to the upper tip
+    # Mirror points beyond a line through the centre at this line: first the line with the normal
+    # (cos 36, -sin 36), then with (-cos 36, -sin 36), in degrees. Then all points are in the two
+    # parts at the upper tip
     for normal_x, normal_y in ((0.809017, -0.5877853), (-0.809017, -0.5877853)):
         twice_distance = 2 * np.maximum(normal_x * x + normal_y * y, 0)
         x = x - twice_distance * normal_x
         y = y - twice_distance * normal_y
-    # (0.9081, 0.4188) is the normal of the line from the tip (0, 1) to the notch, which is at
-    # 0.48 (sin 36 degrees, cos 36 degrees)
+    # `abs` mirrors the two parts into one. (0.9081, 0.4188) is the normal of the line from the tip
+    # (0, 1) to the notch 0.48 (sin 36, cos 36)
     return 0.9081 * np.abs(x) + 0.4188 * (y - 1)
 
 
@@ -71,7 +70,7 @@ def _crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the distance to a square on its corner with a half-disc on each upper side."""
+    """Return the signed distance to a square on its corner with a half-disc on each upper side."""
     x = np.abs(x)
     y = y + 0.15
     lobe = np.sqrt((x - 0.3535534) ** 2 + (y - 0.3535534) ** 2)
@@ -89,8 +88,8 @@ def _arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(head, np.maximum(x - 0.33, np.abs(y + 0.4) - 0.6))
 
 
-# Each outline with the side of the square of equal area: the share of the foreground must not tell
-# the class.
+# Each outline, and the side of the square of equal area. Shapes are scaled by this side, so that
+# the size of the foreground does not reveal the class.
 OUTLINES: dict[str, tuple[Pattern, float]] = {
     "disc": (_disc, 1.7725),
     "ring": (_ring, 1.5549),
@@ -135,13 +134,13 @@ TEXTURES: tuple[Pattern, ...] = (
     lambda u, v: _wave(np.sqrt(u * u + v * v)),  # rings
     lambda u, v: _wave(u + _wave(v)),  # zigzag
 )
-# Widths of a cell as shares of the image's side: the first row for upright textures, the second row
-# for diagonal textures. They are between 1.4 and 2.5 patches of 1/8.
+# Widths of a texture's cell as fractions of the image side: the first row for upright textures, the
+# second row for diagonal textures. The widths are 1.4 to 2.5 patches of 1/8.
 CELLS = np.array([[3, 4, 5], [4 * 0.7071068, 5 * 0.7071068, 6 * 0.7071068]], np.float32) / 16
 
-# Colours as octal RGB, the class of a patch with this mean colour: two deep and two bright colours
-# for each hue of a circle. Ground and figure have opposite tones, so that outlines are visible;
-# either of the two may be deep.
+# Two deep and two bright colours for each hue of a circle, as octal RGB. This number is also the
+# class of a patch with this mean colour. Ground and figure have opposite tones, one deep and one
+# bright, so that outlines are visible.
 PALETTE = np.array(
     [
         [0o501, 0o613, 0o744, 0o753],  # red
@@ -162,13 +161,13 @@ SIN = np.sin(DEGREES).round(6).astype(np.float32)
 
 
 class Frame(NamedTuple):
-    """Axes of a pattern in each image, each (B, 1, 1).
+    """Position, rotation and scale of a pattern in each image, each (B, 1, 1).
 
     Attributes:
-        x: The origin, to the right.
-        y: The origin, upwards.
-        turn: The turn of the axes in degrees.
-        unit: The length of the pattern's unit.
+        x: Horizontal position of the pattern's origin.
+        y: Vertical position of the pattern's origin.
+        turn: Rotation in degrees.
+        unit: Scale: the length of one pattern unit, as a fraction of the image side.
     """
 
     x: np.ndarray
@@ -178,7 +177,7 @@ class Frame(NamedTuple):
 
 
 def labels(index: np.ndarray) -> np.ndarray:
-    """Return the class of each image, int64 (B,), by turns from 0 to 9."""
+    """Return the class of each image, int64 (B,): 0 to 9 in turn."""
     return np.asarray(index, np.int64) % len(CLASSES)
 
 
@@ -186,7 +185,7 @@ def render(index: np.ndarray, size: int, split: str = "train") -> np.ndarray:
     """Draw images as RGB bytes, uint8 (B, size, size, 3).
 
     Args:
-        index: The numbers of the images in the split. A number is the same scene at any size.
+        index: The numbers of the images in the split. A number gives the same scene at any size.
         size: The side of the images in pixels.
         split: "train", "validation" or "test".
     """
@@ -224,12 +223,12 @@ def _chunks(index: np.ndarray, split: str) -> Iterator[tuple[slice, np.ndarray, 
 
 
 def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> None:
-    """Draw images into `image_BHWC`, uint8, from their keys and labels.
+    """Draw images from keys and labels into `image_BHWC`.
 
     Args:
         image_BHWC: The images, uint8, which are overwritten.
-        key_B: For each image, the int64 key from which all its random numbers are derived.
-        label_B: The class of each image, which is the kind of its shape.
+        key_B: Keys of the images, int64, from which random numbers are derived.
+        label_B: The class of each image, which is the kind of shape.
     """
     size = image_BHWC.shape[1]
     inside_BHW = _figure(rng.stream(key_B, "outline"), label_B, size)
@@ -241,7 +240,7 @@ def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> No
         ground1, ground2, figure1, figure2 = (
             color_BKC[:, k, channel, None, None] for k in range(4)
         )
-        # first + (second - first) * share mixes two colours, with the given share of the second
+        # mix two colours: first + (second - first) * share of the second
         ground_color = ground1 + (ground2 - ground1) * ground_BHW
         figure_color = figure1 + (figure2 - figure1) * figure_BHW
         color_BHW = ground_color + (figure_color - ground_color) * inside_BHW
@@ -252,23 +251,22 @@ def _paint(image_BHWC: np.ndarray, key_B: np.ndarray, label_B: np.ndarray) -> No
 def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
     """Return how much of each pixel the shape covers, float32 (B, H, W) from 0 to 1.
 
-    The area of the shape is that of a square whose side is 0.42 to 0.54 of the image's side. The
-    shape is tilted by at most 40 degrees.
+    The shape has the area of a square with a side of 0.42 to 0.54, and is tilted by at most 40
+    degrees.
 
     Args:
-        key_B: For each image, the int64 key of its outline's random numbers.
-        label_B: The class of each image, which is the kind of the shape.
+        key_B: Keys for the random numbers of the outline, int64.
+        label_B: The class of each image, which is the kind of shape.
         size: The side of the images in pixels.
     """
     side = _uniform(key_B, 0, 0.42, 0.54)  # the side of the square of equal area
-    # a shape reaches about 0.8 * side from its centre, so the centre keeps this distance from the
-    # borders of the image
+    # a shape reaches about 0.8 * side from its centre: keep this distance from the image's borders
     largest_shift = 0.5 - 0.8 * side
     x, y = (0.5 + largest_shift * _uniform(key_B, slot, -1, 1) for slot in (1, 2))
     tilt = (rng.integers(key_B, 3, 81) - 40)[:, None, None]  # in degrees
     outlines, outline_sides = zip(*OUTLINES.values(), strict=True)
-    # in the coordinates of an outline, the square of equal area has the side `outline_side`, so the
-    # length 1 of these coordinates is side / outline_side in the image
+    # the square of equal area has the side `outline_side` in pattern units and `side` in the image,
+    # so the length of one pattern unit is side / outline_side
     outline_side = np.array(outline_sides, np.float32)[label_B, None, None]
     return _cover(outlines, label_B, Frame(x, y, tilt, side / outline_side), size)
 
@@ -276,23 +274,22 @@ def _figure(key_B: np.ndarray, label_B: np.ndarray, size: int) -> np.ndarray:
 def _texture(key_B: np.ndarray, size: int) -> np.ndarray:
     """Return how much of each pixel has the texture's second colour, float32 (B, H, W) from 0 to 1.
 
-    A texture repeats a cell, such as a square of a chessboard, and is turned by a multiple of 45
-    degrees. Its origin is at multiples of 1/16 of the image's side, and upright cells are 3, 4 or 5
-    sixteenths wide (CELLS). A network that cuts the image into patches of 1/8 therefore meets few
-    different pieces of a texture, and can learn them.
+    A texture repeats a cell, such as a square of a chessboard, and is rotated by a multiple of 45
+    degrees. The origin is at multiples of 1/16, and upright cells are 3/16, 4/16 or 5/16 wide
+    (CELLS). A network with patches of 1/8 therefore meets few different pieces of a texture, and
+    can learn these pieces.
 
     Args:
-        key_B: For each image, the int64 key of its texture's random numbers.
+        key_B: Keys for the random numbers of the texture, int64.
         size: The side of the images in pixels.
     """
     kind_B = rng.integers(key_B, 0, len(TEXTURES))
-    eighths = rng.integers(key_B, 1, 8)[:, None, None]  # of a full turn
+    eighths = rng.integers(key_B, 1, 8)[:, None, None]  # eighths of a full turn
     x, y = (np.floor(_uniform(key_B, slot, 0, 16)) / 16 for slot in (2, 3))
-    is_diagonal = eighths % 2  # turned by 45, 135, 225 or 315 degrees
+    is_diagonal = eighths % 2  # rotated by 45, 135, 225 or 315 degrees
     width_index = rng.integers(key_B, 4, 3)[:, None, None]
-    return _cover(
-        TEXTURES, kind_B, Frame(x, y, 45 * eighths, CELLS[is_diagonal, width_index]), size
-    )
+    cell_width = CELLS[is_diagonal, width_index]
+    return _cover(TEXTURES, kind_B, Frame(x, y, 45 * eighths, cell_width), size)
 
 
 def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: int) -> np.ndarray:
@@ -303,10 +300,8 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
     Args:
         patterns: Functions that return the signed distance of points to the edge of a pattern,
             negative inside.
-        kind_B: The index of each image's pattern in `patterns`.
-        frame: For each image, the origin x and y of the pattern, its turn in degrees, and the
-            length in the image that is 1 in the pattern's coordinates. Lengths are shares of the
-            image's side.
+        kind_B: The index into `patterns` for each image.
+        frame: Position, rotation and scale of the pattern in each image.
         size: The side of the images in pixels.
     """
     x, y = _axes(size)
@@ -325,13 +320,13 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
 
 
 def _light(key_B: np.ndarray, size: int) -> np.ndarray:
-    """Return the brightness of each pixel, a linear slope across the image within 6% of 1.
+    """Return the brightness of each pixel: a linear slope across the image, within 6% of 1.
 
-    A colour channel has 8 levels (bins of 32 values), and palette colours are in the middle of a
-    bin. The slope is too small to move a colour into the next bin.
+    Palette colours are in the middle of a bin of 32 values in each channel. The slope is too small
+    to move a colour into the next bin.
 
     Args:
-        key_B: For each image, the int64 key of its slope's random numbers.
+        key_B: Keys for the random numbers of the slope, int64.
         size: The side of the images in pixels.
 
     Returns:
@@ -344,14 +339,13 @@ def _light(key_B: np.ndarray, size: int) -> np.ndarray:
 
 
 def _colors(key_B: np.ndarray) -> np.ndarray:
-    """Return two colours of the ground and two of the figure, 0 to 255, float32 (B, 4, 3).
+    """Return two colours of the ground and two colours of the figure, 0 to 255, float32 (B, 4, 3).
 
-    If the ground is deep (dark), the figure is bright, or the other way round. A channel has 8
-    levels. PALETTE holds the levels of red, green and blue as a number of three octal digits, and a
-    level stands for the middle of its 32 values.
+    Either the ground or the figure is deep (dark), and the other is bright. An octal digit in
+    PALETTE is one of 8 levels of red, green or blue, and means the middle of the level's 32 values.
 
     Args:
-        key_B: For each image, the int64 key of its colours' random numbers.
+        key_B: Keys for the random numbers of the colours, int64.
     """
     tone_B = rng.integers(key_B, 0, 2)
     ground_B2 = _draw_two_colors(rng.bits(key_B, 1), tone_B)
@@ -362,28 +356,28 @@ def _colors(key_B: np.ndarray) -> np.ndarray:
 
 
 def _draw_two_colors(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
-    """Draw two colours of the same tone from PALETTE for each image, integers (B, 2).
+    """Draw two colours of the same tone from PALETTE for each image, octal RGB integers (B, 2).
 
-    PALETTE has a row for each of 8 hues in the order of the colour circle. Its columns are two deep
-    shades (tone 0) and two bright shades (tone 1). An entry is the colour as three octal digits for
-    red, green and blue, such as 0o501. The two hues are not neighbours on the circle.
+    The rows of PALETTE are 8 hues in the order of the colour circle. The columns are two deep
+    shades (tone 0) and two bright shades (tone 1). The two hues are not neighbours on the circle.
 
     Args:
-        key_B: For each image, the int64 key of these random numbers.
+        key_B: Keys for these random numbers, int64.
         tone_B: 0 for deep colours, 1 for bright colours.
     """
     hue1_B = rng.integers(key_B, 0, 8)
     hue2_B = (hue1_B + 2 + rng.integers(key_B, 1, 5)) % 8  # 2 to 6 hues further on the circle
-    # the random numbers 2 and 3 of each key choose one of two shades for the two colours
+    # slots 2 and 3 of each key choose one of two shades for each colour
     shade_B2 = rng.integers(key_B[:, None], np.array([2, 3]), 2)
     return PALETTE[np.stack([hue1_B, hue2_B], 1), 2 * tone_B[:, None] + shade_B2]
 
 
 def _axes(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pixel centres as float32: x (1, 1, W) and y (1, H, 1)."""
+    """Return the coordinates of pixel centres, float32: x (1, 1, W) and y (1, H, 1)."""
     x_W = ((np.arange(size) + 0.5) / size).astype(np.float32)
     return x_W[None, None, :], x_W[None, ::-1, None]
 
 
 def _uniform(key_B: np.ndarray, slot: int, low: float, high: float) -> np.ndarray:
+    """Draw a uniform number from `low` to `high` for each key, float32 (B, 1, 1)."""
     return (low + (high - low) * rng.uniform(key_B, slot)).astype(np.float32)[:, None, None]

@@ -1,6 +1,6 @@
 """Open the tables that `datasets` reads: parquet files, `save_to_disk` folders, the Hub.
 
-Images stay encoded, and are read from the chunks of the memory-mapped Arrow table.
+Images stay encoded, and are read from the memory-mapped Arrow table.
 """
 
 import errno
@@ -40,7 +40,7 @@ from .source import (
     read_file,
 )
 
-FIRST_ROWS = 100  # rows whose files are looked for before a run begins
+FIRST_ROWS = 100  # rows whose files are checked before a run begins
 NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
 
 
@@ -50,7 +50,7 @@ class TableStore(Store):
     Args:
         rows: The table.
         column: Name of the column of images.
-        roots: Folders below which files are read; a row that names another file has no image.
+        roots: Folders below which files are read. A row that names another file has no image.
     """
 
     def __init__(self, rows: datasets.Dataset, column: str, roots: Sequence[Path]) -> None:
@@ -63,16 +63,15 @@ class TableStore(Store):
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without `cells`, for a spawned data worker.
+        """Leave out `cells` when the store is pickled for a spawned data worker.
 
-        `datasets` pickles a mapped table as the names of its files, but Arrow would copy the files'
-        content.
+        Arrow would copy the contents of the table's files. `datasets` only pickles their names.
         """
         return {key: value for key, value in self.__dict__.items() if key != "cells"}
 
     @cached_property
     def cells(self) -> "Cells":
-        assert self.rows._indices is None  # no table that is opened here is a selection of rows
+        assert self.rows._indices is None  # tables opened here are never selections of rows
         return Cells.from_column(self.rows.data.column(self.column))
 
     def fetch(self, rows: np.ndarray) -> list[Raw]:
@@ -90,7 +89,7 @@ class TableStore(Store):
     def check_files(self, where: str) -> None:
         """Check that files can be read if the table stores names of files instead of images.
 
-        Only the first 100 rows are checked. A table whose first rows name no files passes.
+        Only the first 100 rows are checked.
 
         Args:
             where: The beginning of the error message, such as "data.path=photos".
@@ -111,7 +110,7 @@ class TableStore(Store):
             )
 
     def _path_of(self, row: int) -> str | None:
-        """Return the file that a row names, or None."""
+        """Return the file name in a row, or None."""
         return None if self.cells.paths is None else self.cells.paths[row].as_py()
 
     def sizes(self) -> np.ndarray:
@@ -139,12 +138,12 @@ class TableStore(Store):
 
 
 def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
-    """Return the path of the file that a row names, or Missing if no folder contains the file.
+    """Return the path of the file that a row names, or Missing for a file outside all folders.
 
     Args:
-        path: The name in the row, None or "" for no name.
-        roots: The folders, resolved. A relative name is taken to be in the first folder that it
-            does not leave (as "../" does), whether or not the file exists.
+        path: The file name in the row, None or "" for no name.
+        roots: The resolved folders. A relative name belongs to the first folder that it does not
+            leave (by "../"), even if the file does not exist.
     """
     if not path:
         return Missing("this row has no image")
@@ -167,13 +166,13 @@ def read_below(path: str | None, roots: Sequence[Path]) -> bytes:
 
 
 class Cells(NamedTuple):
-    """Column of images as Arrow arrays, whose cells are read one by one.
+    """Column of images as Arrow arrays, to read single cells.
 
     `Table.take` would copy whole chunks.
 
     Attributes:
-        images: Encoded images or arrays; null in a row that names a file.
-        paths: Names of files; None for a column without names.
+        images: Encoded images or arrays. null in a row that names a file.
+        paths: Names of files. None for a column without file names.
     """
 
     images: pyarrow.ChunkedArray
@@ -183,15 +182,16 @@ class Cells(NamedTuple):
     def from_column(cls, column: pyarrow.ChunkedArray) -> "Cells":
         if not pyarrow.types.is_struct(column.type):
             return cls(column, None)
-        return cls(*(pyarrow.compute.struct_field(column, name) for name in ("bytes", "path")))
+        images = pyarrow.compute.struct_field(column, "bytes")
+        return cls(images, pyarrow.compute.struct_field(column, "path"))
 
 
 def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw:
     """Return the array in a cell of a column of `datasets.Array3D`.
 
     Args:
-        cell: The part of the column with this row only.
-        shape: The lengths of the three axes. The first length is None if arrays differ in it.
+        cell: The part of the column with only this row.
+        shape: The lengths of the three axes. None as first length if arrays differ in this length.
 
     Returns:
         The array with three axes, or Missing if the row has no array of this shape.
@@ -203,10 +203,12 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
         return Missing("this row has no image")
     # an array is stored as three levels of lists, and each `flatten` removes one level
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
-    # an unknown length (None) counts as 0, so that the array is refused
-    values_per_row = math.prod(length or 0 for length in shape[1:])
-    is_divisible = values_per_row > 0 and len(flat) % values_per_row == 0
-    if not is_divisible or shape[0] not in (None, len(flat) // values_per_row):
+    # None as second or third length counts as 0, so that the array is refused
+    row_size = math.prod(length or 0 for length in shape[1:])
+    has_shape = row_size > 0 and len(flat) % row_size == 0
+    if has_shape and shape[0] is not None:
+        has_shape = len(flat) == shape[0] * row_size
+    if not has_shape:
         return Missing(f"an array of {len(flat)} values does not have the shape {shape}")
     return np.array(flat.reshape(-1, *shape[1:]))
 
@@ -240,10 +242,10 @@ class Parquet(NamedTuple):
 def split_files(
     files: Mapping[str, Sequence[Path]], data: Data, guesses: list[str]
 ) -> dict[str, Parquet]:
-    """Read the names of the classes of each split from the ends of its parquet files.
+    """Read the class names of each split from the metadata of the parquet files.
 
-    If the files of a split name different classes, a number means two classes, and the labels are
-    not used. `datasets` would use the names in the first file for all files.
+    If the files of a split name different classes, the labels are not used, because a number would
+    mean two classes. `datasets` would apply the names in the first file to all files.
 
     Args:
         files: {split: parquet files}.
@@ -256,13 +258,14 @@ def split_files(
     splits: dict[str, Parquet] = {}
     for split, paths in files.items():
         with ThreadPoolExecutor(READERS) as pool:
-            ends = zip(paths, pool.map(_read_footer, paths), strict=True)
-            schema_of = {file: end.schema.to_arrow_schema() for file, end in ends if end.num_rows}
+            footers = zip(paths, pool.map(_read_footer, paths), strict=True)
+            schema_of = {
+                file: footer.schema.to_arrow_schema() for file, footer in footers if footer.num_rows
+            }
         if not schema_of:
             guesses.append(f"split {split} has no images and is left out")
             continue
-        # many files have the same schema, which is parsed once: parsing the schema of 20,000
-        # classes takes a tenth of a second
+        # parse equal schemas of files once, because parsing takes 0.1 s for 20,000 classes
         different_schemas = {
             (tuple(schema.names), (schema.metadata or {}).get(b"huggingface")): schema
             for schema in schema_of.values()
@@ -277,11 +280,10 @@ def split_files(
                 f" {' and '.join(sorted(column_lists))}. Use the same columns in all files."
             )
         label_columns = [columns.find_columns(features, data)[1] for features in parsed]
-        classes = list(map(columns.class_names, parsed, label_columns))
-        longest = max(classes, key=len, default=[])
-        # either no file names classes, or all files do
-        are_named_alike = not longest or all(classes)
-        has_usable_labels = same_numbers(classes) and are_named_alike
+        class_lists = list(map(columns.class_names, parsed, label_columns))
+        longest = max(class_lists, key=len, default=[])
+        all_or_no_names = not longest or all(class_lists)
+        has_usable_labels = same_numbers(class_lists) and all_or_no_names
         if not has_usable_labels:
             guesses.append(
                 f"labels of split {split} are not used, because the files of the split name"
@@ -294,8 +296,8 @@ def split_files(
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
     """Load the rows of a split's parquet files with `datasets`.
 
-    `datasets` copies the images of a table to its cache, which later runs use again. A stream only
-    caches the names of a few files, so its cache is a temporary folder.
+    `datasets` copies the images to its cache, which later runs use again. For a stream, the cache
+    is a temporary folder, because only a few file names are cached.
 
     Args:
         files: The parquet files.
@@ -308,7 +310,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
     datasets.disable_progress_bars()
     patterns = {"train": [glob.escape(str(file)) for file in files]}
     try:
-        # the folder is deleted when this function returns: the stream reads the files themselves
+        # the folder may be deleted at the return: a stream reads the parquet files themselves
         with tempfile.TemporaryDirectory() as temporary_cache:
             cache = temporary_cache if stream else None  # None: the usual cache
             return datasets.load_dataset(
@@ -316,7 +318,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
             )
     except Exception as error:  # a file written by others may cause any error
         for file in files:
-            _check_whole(file)  # raises an error that names the file, if it is damaged
+            _check_whole(file)  # the error then names a damaged file
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
             raise UserError(
                 f"{data.location}: cannot write to {datasets.config.HF_DATASETS_CACHE}"
@@ -326,14 +328,7 @@ def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any
 
 
 def _check_whole(file: Path) -> None:
-    """Read all rows of a parquet file, to find out whether the file is damaged.
-
-    Args:
-        file: The parquet file.
-
-    Raises:
-        UserError: The file cannot be read to the end.
-    """
+    """Raise UserError if a parquet file cannot be read to the end."""
     try:
         with pyarrow.parquet.ParquetFile(file) as opened:
             for _ in opened.iter_batches():
@@ -373,9 +368,9 @@ def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
 def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
     """Load the splits of a `save_to_disk` folder, {name: table}.
 
-    If the folder holds a single table, its metadata name the split. A part of a split, such as
-    "train[:10%]", gets the name of the split, train. Several splits together, such as "train+test",
-    are used as train, with a warning.
+    A single table has the name of a split in the metadata. For a part of a split, such as
+    "train[:10%]", the name is "train". Joined splits, such as "train+test", are used as train, with
+    a warning.
 
     Args:
         data: The options of the images, with data.path.
@@ -399,8 +394,7 @@ def _call_datasets(load: Callable[[], Any], data: Data) -> Any:
     """Return the result of `load`, and turn any error into a UserError that names the data.
 
     Args:
-        load: A function that loads data with the library `datasets`, whose progress bars are
-            switched off.
+        load: A function that loads data with the library `datasets`. No progress bars are shown.
         data: The recipe's options, for the error.
 
     Raises:
@@ -416,11 +410,11 @@ def _call_datasets(load: Callable[[], Any], data: Data) -> Any:
 def _user_error(error: Exception, data: Data) -> UserError:
     """Return the UserError for an error of the library `datasets`.
 
-    The message says what to do if the data set was not downloaded before and the machine is
-    offline, or if a split has no images. Other messages are those of `datasets`.
+    If the machine is offline or a split has no images, the message says what to do. Other messages
+    of `datasets` are repeated.
     """
-    # the message may only be "An error occurred while generating the dataset". The error's cause
-    # then tells what went wrong
+    # prefer the cause, because the error may only say that "An error occurred while generating the
+    # dataset"
     message = reason(error.__cause__ or error)
     if "OfflineModeIsEnabled" in message:
         return UserError(f"{data.location}: {hub_files.NOT_CACHED}")
@@ -440,7 +434,7 @@ class Columns(NamedTuple):
         image: Name of the column of images.
         label: Name of the column of labels, None for no labels.
         classes: Names of the classes.
-        no_labels_hint: Sentences on the columns, for the error that there are no labels.
+        no_labels_hint: Sentences for the error that there are no labels.
         masks: The column of masks.
     """
 
@@ -457,12 +451,7 @@ def find_columns(features: Features, data: Data, parquet: Parquet | None) -> Col
     Args:
         features: {column: type}.
         data: The options that name columns.
-        parquet: For a split of parquet files, the classes that the metadata at the end of these
-            files name; else None.
-
-    Returns:
-        The columns, and a hint about them. The hint is appended to the error that is raised later
-        if an objective needs labels and there are none.
+        parquet: The classes of the split's parquet files, None for other tables.
 
     Raises:
         UserError: A column that an option names does not exist, or holds something else.
@@ -489,7 +478,7 @@ def open_tables(
     Args:
         opened: {split: table}.
         data: The recipe's options of the images.
-        parquet_of: {split: classes of its parquet files}; empty for other tables.
+        parquet_of: {split: classes of its parquet files}, empty for other tables.
         guesses: A list to which warnings are added.
 
     Raises:
@@ -510,11 +499,11 @@ def open_tables(
     }
     stored = {
         name: StoredLabels(
-            _label_values(opened[name], split.label), split.classes, split.no_labels_hint
+            _label_values(opened[name], found.label), found.classes, found.no_labels_hint
         )
-        for name, split in columns_by_split.items()
+        for name, found in columns_by_split.items()
     }
-    column = next((split.label for split in columns_by_split.values() if split.label), "label")
+    column = next((found.label for found in columns_by_split.values() if found.label), "label")
     asked = data.label_column is not None
     rules = LabelRules(column, data.location, f"column {column}", asked, typed=True)
     labels_by_split = labels.read(stored, rules, guesses, data.labels)
@@ -534,7 +523,7 @@ def open_tables(
 
 
 def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
-    """Return the stored label of each row, or None for each row if `column` is None."""
+    """Return the stored label of each row. Without a column, all labels are None."""
     if column is None:
         return [None] * len(rows)
     values: list[Any] = rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
@@ -542,7 +531,7 @@ def _label_values(rows: datasets.Dataset, column: str | None) -> list[Any]:
 
 
 def file_roots(data: Data) -> list[Path]:
-    """Return the folders below which rows may name files: data.path, or the caches of the Hub."""
+    """Return the folders of files that rows may name: data.path, or the caches of the Hub."""
     if data.path:
         place = Path(data.path)
         return [place if place.is_dir() else place.parent]

@@ -28,7 +28,7 @@ TAR_LABELS = (
     " In a tar, the label of 0001.jpg is the content of 0001.cls or the value of the key label in"
     " 0001.json. It is a whole number, a text or, with data.label_column=, a list of class numbers."
 )
-LONGEST_LABEL = 2**20  # bytes of a label's file; a longer file is something else
+LONGEST_LABEL = 2**20  # bytes; a longer .cls or .json file is no label
 LABEL_ENDINGS = ("cls", "json")
 
 
@@ -49,7 +49,7 @@ class Members:
         images: {"images" or "arrays": {key: place of the image}}.
         labels: {key: {"cls" or "json": label}}.
         skipped: Number of files that are not used, by kind.
-        duplicates: Names of images that are not used because another image has the same key.
+        duplicates: Names of unused images, because another image has the same key.
     """
 
     images: dict[str, dict[str, Member]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def _sample_key(path: str) -> str:
 
 
 class TarStore(Store):
-    """Images of a split that are read from tars, without unpacking.
+    """Store of images that are read from tars, without unpacking.
 
     Args:
         files: The tars.
@@ -88,6 +88,7 @@ class TarStore(Store):
             for number, tar_members in enumerate(members)
             for member in tar_members
         ]
+        # `reshape` is needed if there are no rows
         self.file_N, self.offset_N, self.size_N = np.array(rows, np.int64).reshape(-1, 3).T.copy()
 
     def __len__(self) -> int:
@@ -116,7 +117,7 @@ class TarStore(Store):
         file = self.files[self.file_N[row]]
         try:
             with file.open("rb") as opened:
-                # the header with the name is the block before the image
+                # the block before the image is the header, which holds the name
                 header_offset = int(self.offset_N[row]) - tarfile.BLOCKSIZE
                 header = os.pread(opened.fileno(), tarfile.BLOCKSIZE, header_offset)
             name = tarfile.TarInfo.frombuf(header, "utf-8", "replace").name
@@ -171,9 +172,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
         values = [members.label(key) for members in split_members for key in members.images[kind]]
         stored[split] = StoredLabels(values, columns=TAR_LABELS)
     column = data.label_column or "label"
-    if data.label_column and all(
+    no_image_has_label = all(
         value is None for split_values in stored.values() for value in split_values.values
-    ):
+    )
+    if data.label_column and no_image_has_label:
         raise UserError(
             f"data.label_column={column}: no image in {data.location} has a label under"
             " this name. The name cls means the .cls files, and any other name means a key of the"
@@ -194,12 +196,11 @@ def _report_skipped(
 ) -> None:
     """Add descriptions of unused files to `contents.skipped`, such as "3 .txt files of the tars".
 
-    Images that are left out because another image has the same key are described in `guesses`.
+    `guesses` gets a warning about images that are left out because of equal keys.
 
     Args:
         tars: The members of each tar.
-        kinds: The kinds of images in the tars. Files of the first kind are used, and files of the
-            other kinds are skipped.
+        kinds: The kinds of images in the tars. Only files of the first kind are used.
         contents: The tars of each split.
         guesses: A list to which a warning is added.
     """
@@ -225,9 +226,8 @@ def _members(file: Path, column: str | None) -> Members:
 
     Args:
         file: The tar.
-        column: The value of data.label_column: "cls" to read labels from .cls files only, another
-            name to read this key of .json files only, None to read .cls files and the key `label`
-            of .json files.
+        column: The value of data.label_column. None reads .cls files and the key `label` of .json
+            files, "cls" only .cls files, and another name only this key of .json files.
 
     Raises:
         UserError: The tar is damaged or cut off.
@@ -266,17 +266,17 @@ def _members(file: Path, column: str | None) -> Members:
 
 
 def _read_headers(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the headers of a tar's members in the order of the file, each once.
+    """Yield the headers of a tar's members in the order of the file.
 
-    A damaged header may state a negative size. tarfile would then jump back and read the same
-    members again and again, so this is an error.
+    A negative size in a damaged header is an error, because tarfile would jump back and read the
+    same members for ever.
 
     Args:
         tar: The opened tar.
         length: The size of the tar in bytes.
 
     Raises:
-        ValueError: A member begins before the member that was read last, or ends after the file.
+        ValueError: A member begins before the previous member, or ends after the file.
     """
     last_offset = -1
     for member in iter(tar.next, None):
@@ -285,7 +285,7 @@ def _read_headers(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo
             raise ValueError(f"the tar is cut off or damaged at byte {member.offset}")
         last_offset = member.offset
         yield member
-        # otherwise tarfile keeps all members, maybe millions
+        # otherwise, tarfile keeps all members in memory, maybe millions
         tar.members.clear()  # type: ignore[attr-defined]
 
 
@@ -294,16 +294,15 @@ def _add_member(
 ) -> bool:
     """Add a file of a tar to `members`, and return whether the file is a used image.
 
-    The file is an image, has the label of an image, or is counted as skipped. A label is read at
-    once. For an image, only its offset and its size in the tar are recorded.
+    For an image, offset and size in the tar are recorded. A label is read. Other files are counted
+    as skipped.
 
     Args:
         member: The header of the file.
         descriptor: The opened tar, to read labels.
-        column: The value of data.label_column. None: read labels from .cls files and from the key
-            `label` of .json files. "cls": read .cls files only. Any other name: read this key of
-            .json files only.
-        members: The images and labels that were read from this tar before.
+        column: The value of data.label_column. None reads .cls files and the key `label` of .json
+            files, "cls" only .cls files, and another name only this key of .json files.
+        members: The images and labels of this tar so far, which are changed.
     """
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
     ending = ending.lower()
@@ -320,8 +319,7 @@ def _add_member(
             content = os.pread(descriptor, member.size, member.offset_data)
             label = _parse_label(ending, content, column or "label")
             label_of = members.labels.setdefault(key, {})
-            # if several files have this name, the label of the first file is kept
-            label_of.setdefault(ending, label)
+            label_of.setdefault(ending, label)  # of several files with this name, keep the first
     elif kind not in IMAGE_KINDS:
         members.skipped[layout.other_kind(file)] += 1
     elif key in members.images.setdefault(kind, {}):

@@ -1,4 +1,4 @@
-"""Crop, resize, flip and mix images by random numbers of the sample's key.
+"""Crop, resize, flip and mix images, with random numbers from the sample's key.
 
 Legend: B images, C channels, H W height and width, S the requested side in pixels, T tries.
 """
@@ -17,13 +17,14 @@ from torchvision.transforms.v2 import functional as F
 from .. import rng
 
 RATIO = (3 / 4, 4 / 3)  # width over height of a training crop, as Inception's
-TRIES = 10  # random boxes of a crop, of which the first that fits is used
+TRIES = 10  # random boxes for a crop; the first box that fits is used
 BETA_TRIES = 4 * TRIES  # random pairs of `_draw_beta`
-# Slots (numbers of the random value) in the stream "mix". Slot 0 chooses mixup or CutMix
+# Each slot of a stream gives another random number. In the stream "mix", slot 0 chooses mixup or
+# CutMix
 FIRST_BETA_SLOT = 2  # two slots for each pair
 FIRST_BOX_SLOT = FIRST_BETA_SLOT + 2 * BETA_TRIES
 STRIP = 32  # an evaluated image's longer side is cut to this many times the shorter side
-# How pixels, and classes of pixels, are resized; both count from the centres of pixels
+# Options to resize images and masks. Both options align the centres of pixels
 ANTIALIAS: dict[str, Any] = {"antialias": True}
 NEAREST: dict[str, Any] = {"interpolation": InterpolationMode.NEAREST_EXACT}
 
@@ -37,9 +38,9 @@ def crop_boxes(
 ) -> np.ndarray:
     """Draw a random crop of each image, as in Inception (Szegedy et al., 2015).
 
-    A crop has a uniform share of the image's area, and a log-uniform aspect ratio in RATIO. The
-    first of TRIES random boxes that fits into the image is used, or else the largest centred box
-    with an aspect ratio in RATIO.
+    A crop has a uniformly drawn share of the image's area, and a log-uniform aspect ratio in RATIO.
+    The first of TRIES random boxes that fits into the image is used. If none fits, the largest
+    centred box with an aspect ratio in RATIO is used.
 
     Args:
         key_B: Keys of the samples.
@@ -52,7 +53,7 @@ def crop_boxes(
         Top, left, height and width of each crop in pixels, int64 (B, 4).
     """
     key_B = rng.stream(key_B, "crop")
-    # areas and aspect ratios of TRIES boxes
+    # draw areas and aspect ratios of TRIES boxes
     slot_T = 2 * np.arange(TRIES)
     uniform_BT = rng.uniform(key_B[:, None], slot_T)
     share_BT = smallest_area + (largest_area - smallest_area) * uniform_BT
@@ -61,7 +62,7 @@ def crop_boxes(
     ratio_BT = np.exp(low + (high - low) * rng.uniform(key_B[:, None], slot_T + 1))
     w_BT = np.rint(np.sqrt(pixels_BT * ratio_BT)).astype(np.int64)
     h_BT = np.rint(np.sqrt(pixels_BT / ratio_BT)).astype(np.int64)
-    # the first box that fits, or else the largest centred box
+    # choose the first box that fits, or else the largest centred box
     fits_BT = (w_BT > 0) & (w_BT <= width_B[:, None]) & (h_BT > 0) & (h_BT <= height_B[:, None])
     first_fitting_B = fits_BT.argmax(1)
     none_fits_B = ~fits_BT.any(1)
@@ -70,7 +71,7 @@ def crop_boxes(
     row_B = np.arange(len(key_B))
     w_B = np.where(none_fits_B, largest_w_B, w_BT[row_B, first_fitting_B])
     h_B = np.where(none_fits_B, largest_h_B, h_BT[row_B, first_fitting_B])
-    # a random place, or the middle
+    # choose a random position, or the middle for the largest box
     spare_h_B = height_B - h_B
     spare_w_B = width_B - w_B
     random_top_B = rng.integers(key_B, 2 * TRIES, spare_h_B + 1)
@@ -81,7 +82,7 @@ def crop_boxes(
 
 
 def random_flips(key_B: np.ndarray, flip: bool) -> np.ndarray:
-    """Draw which images are flipped: int64 (B,), 1 for half of the images, or 0 without `flip`."""
+    """Draw 1 (flip) or 0 for each image, int64 (B,). Without `flip`, all are 0."""
     if not flip:
         return np.zeros_like(key_B)
     return rng.integers(rng.stream(key_B, "flip"), 0, 2)
@@ -120,10 +121,10 @@ def train_transform(
 
 
 def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
-    """Crop and resize like torchvision's `resized_crop`, with the same pixels in less time.
+    """Crop and resize with the same pixels as torchvision's `resized_crop`, but faster.
 
-    On small images, torchvision's dispatch and its changes of the memory format take longer than
-    the resizing itself. 16 bits are resized in float32 and rounded.
+    On small images, torchvision's dispatch and changes of the memory format take longer than the
+    resizing itself. 16 bits are resized in float32 and rounded.
 
     Args:
         image: Integers (C, H, W).
@@ -132,9 +133,9 @@ def _resized_crop(image: Tensor, box: list[int], size: int) -> Tensor:
     """
     top, left, height, width = box
     channel_stride, row_stride, column_stride = image.stride()
-    # The crop as a batch of one image, without a copy. The stride of the first axis is the number
-    # of values of a whole image. Only with this stride does ATen, torch's library of operations,
-    # see that the channels are last in memory, and resize without changing the memory format
+    # View the crop as a batch of one image, without a copy. The stride of the first axis must be
+    # the number of values of the whole image, for ATen (torch's operations) to recognise the
+    # channels-last memory format and resize without changing the format
     cut_1CHW = image.as_strided(
         (1, len(image), height, width),
         (image.numel(), channel_stride, row_stride, column_stride),
@@ -153,31 +154,31 @@ def mix_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Mix each image with its partner by mixup or CutMix.
 
-    Mixup (Zhang et al., 2018) blends the two images, and draws the weight of the first image from
-    Beta(mixup, mixup). CutMix (Yun et al., 2019) pastes a box of the partner at a random place. The
-    box has the share 1 - Beta(cutmix, cutmix) of the area, unless the image's border cuts the box.
+    Mixup (Zhang et al., 2018) blends the two images, with a weight of the first image drawn from
+    Beta(mixup, mixup). CutMix (Yun et al., 2019) pastes a box of the partner at a random position.
+    The box covers the share 1 - Beta(cutmix, cutmix) of the area, or less at the image's border.
 
     Args:
         image_B3HW: The images, integers.
         partner_B3HW: The partners, integers.
         key_B: Keys of the samples, int64, from which random numbers are derived.
         mixup: The parameter of mixup, 0 for no mixup.
-        cutmix: The parameter of CutMix, 0 for no CutMix. With both, half of the images are mixed by
-            CutMix.
+        cutmix: The parameter of CutMix, 0 for no CutMix. If mixup and CutMix are used, each mixes
+            half of the images.
 
     Returns:
-        The mixed images as integers, and the weight of each image in its mix, float32 (B,) from 0
-        to 1. The weight of its partner is 1 minus this weight.
+        The mixed images as integers, and the weight w of each image in the mix, float32 (B,) from 0
+        to 1. The partner has the weight 1 - w.
     """
     key_B = rng.stream(key_B, "mix")
     cutmix_chance = 0.5 if mixup and cutmix else float(cutmix > 0)
     is_cutmix_B = rng.uniform(key_B, 0) < cutmix_chance
-    # `or 1.0`: any parameter will do for a method that is not used
-    beta_B = np.where(
-        is_cutmix_B, _draw_beta(key_B, cutmix or 1.0), _draw_beta(key_B, mixup or 1.0)
-    )
+    # 1.0 stands for the parameter of a method that is not used
+    cutmix_beta_B = _draw_beta(key_B, cutmix or 1.0)
+    mixup_beta_B = _draw_beta(key_B, mixup or 1.0)
+    beta_B = np.where(is_cutmix_B, cutmix_beta_B, mixup_beta_B)
     inside_BHW = _draw_boxes(key_B, 1 - beta_B, *image_B3HW.shape[2:])
-    # the weight of the image in its mix; a box that the border cuts takes less from the image
+    # CutMix: the share of pixels that the box leaves, also if the border cuts the box
     weight_B = np.where(is_cutmix_B, 1 - inside_BHW.mean((1, 2)), beta_B)
     weight_B111 = rearrange(torch.from_numpy(weight_B).float(), "b -> b 1 1 1")
     blended = (weight_B111 * image_B3HW + (1 - weight_B111) * partner_B3HW).round()
@@ -191,15 +192,15 @@ def mix_pairs(
 def _draw_beta(key_B: np.ndarray, a: float) -> np.ndarray:
     """Draw from the distribution Beta(a, a), float64 (B,), for 0 < a <= 1 (Joehnk, 1964).
 
-    For uniform random x and y, let x' = x^(1/a) and y' = y^(1/a). Pairs are drawn until x' + y' is
-    at most 1. The result is x' / (x' + y'). A pair fits with a probability of at least 1/2. If none
-    of 40 pairs fits, which practically does not happen, the result is 0.5.
+    Uniform u and v give x = u^(1/a) and y = v^(1/a). The first pair with x + y <= 1 gives the
+    result x / (x + y). A pair fits with a probability of at least 1/2. If none of 40 pairs fits,
+    which practically does not happen, the result is 0.5.
 
     Args:
         key_B: Keys of the samples, int64, from which random numbers are derived.
         a: Both parameters of the distribution.
     """
-    slot_T = FIRST_BETA_SLOT + 2 * np.arange(BETA_TRIES)  # of x; y has the next slot
+    slot_T = FIRST_BETA_SLOT + 2 * np.arange(BETA_TRIES)  # slots of u; v has the next slot
     x_BT = rng.uniform(key_B[:, None], slot_T) ** (1 / a)
     y_BT = rng.uniform(key_B[:, None], slot_T + 1) ** (1 / a)
     fits_BT = (x_BT + y_BT <= 1) & (x_BT + y_BT > 0)
@@ -213,26 +214,27 @@ def _draw_beta(key_B: np.ndarray, a: float) -> np.ndarray:
 def _draw_boxes(key_B: np.ndarray, area_B: np.ndarray, height: int, width: int) -> np.ndarray:
     """Draw boxes with a uniform centre, and return which pixels are inside, bool (B, H, W).
 
-    A box has the aspect ratio of the image. Its sides are therefore those of the image times the
-    square root of the box's share of the area. The border of the image may cut the box.
+    A box has the aspect ratio of the image. The border of the image may cut the box.
 
     Args:
         key_B: Keys of the samples, int64, from which random numbers are derived.
-        area_B: The share of the image's area that each box has, between 0 and 1.
+        area_B: The area of each box, as a share of the image's area.
         height: Height of the images in pixels.
         width: Width of the images in pixels.
     """
     inside = []
     for axis, side in enumerate((height, width)):
         centre_B = rng.integers(key_B, FIRST_BOX_SLOT + axis, side)[:, None]
+        # both sides are scaled by the root of the area, which keeps the aspect ratio
         half_B = np.rint(side * np.sqrt(area_B)).astype(np.int64)[:, None] // 2
         pixel_S = np.arange(side)
         inside.append((pixel_S >= centre_B - half_B) & (pixel_S < centre_B + half_B))
-    return inside[0][:, :, None] & inside[1][:, None, :]
+    inside_BH, inside_BW = inside
+    return inside_BH[:, :, None] & inside_BW[:, None, :]
 
 
 def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> Tensor:
-    """Resize and crop images for evaluation, exactly as timm does with an exported encoder.
+    """Resize and crop images for evaluation, exactly like timm for an exported encoder.
 
     Args:
         images: Tensors of integers (C, H, W), which may differ in size.
@@ -250,7 +252,7 @@ def eval_transform(images: list[Tensor], size: int, mode: str, crop: float) -> T
 def _fit_image(image: Tensor, size: int, mode: str, crop: float) -> Tensor:
     if image.dtype == torch.uint8:
         return _resize_and_crop(image, size, mode, crop, ANTIALIAS)
-    # 16 bits, which torchvision would cut off where it rounds bytes
+    # 16-bit values would be clipped to bytes by torchvision
     return _resize_and_crop(image.float(), size, mode, crop, ANTIALIAS).round().to(image.dtype)
 
 
@@ -285,12 +287,9 @@ def _resize_and_crop(
 
 
 def _middle(image: Tensor) -> Tensor:
-    """Return the middle of a very long image, and other images unchanged.
+    """Crop the middle of a very long image (C, H, W), and return other images unchanged.
 
-    Resizing a line of pixels by its shorter side would fill the memory.
-
-    Args:
-        image: An image (C, H, W).
+    Resizing the shorter side of a line of pixels would enlarge the longer side beyond the memory.
     """
     height, width = image.shape[1:]
     longest = STRIP * min(height, width)

@@ -1,6 +1,6 @@
 """Manage the worker processes of data loaders.
 
-This module decides how many workers fit, interrupts waiting for them, reports a lost worker, and
+This module limits the number of workers, interrupts the wait for a batch, reports lost workers, and
 ends workers.
 """
 
@@ -30,8 +30,8 @@ from .batching import Batch
 SHARED = Path("/dev/shm")  # where workers put batches until they are used
 PREFETCH = 4  # batches that each worker keeps ready
 POLL_SECONDS = 1.0  # between calls of should_stop while no batch comes
-END_SECONDS = 2.0  # seconds to wait for workers to end by themselves, and after they are killed
-# torch's message for any way in which a worker ends
+END_SECONDS = 2.0  # seconds to wait for workers to end by themselves, and again after a kill
+# torch's messages about a worker that ended
 LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[0-9, ]+)\) (?P<reason>[^.\n]*)")
 
 
@@ -39,8 +39,8 @@ def limit_workers(workers: int, batch_bytes: int) -> int:
     """Return the requested number of workers, or the largest number that fits into shared memory.
 
     Each worker keeps PREFETCH batches in shared memory, which is often only 64 MiB in containers. A
-    worker dies of SIGBUS if shared memory is full. Half of the free memory is divided among the
-    processes of this machine; the other half is left for batches in use and for other programs.
+    worker dies of SIGBUS if shared memory is full. The processes of this machine share half of the
+    free memory. The other half is left for batches in use and for other programs.
 
     Args:
         workers: The requested number of workers.
@@ -57,8 +57,8 @@ def limit_workers(workers: int, batch_bytes: int) -> int:
 def report_lost_workers() -> Iterator[None]:
     """Turn torch's error about a lost data worker into an error of one line.
 
-    A run is wrapped as a whole: torch raises the error in a signal handler, so it can come from any
-    line of the main thread.
+    Wrap the whole run: torch raises the error in a signal handler, so any line of the main thread
+    may raise the error.
 
     Raises:
         LostError: A worker was lost.
@@ -77,11 +77,10 @@ def _worker_error(pid: object, reason: str) -> UserError:
 
     Args:
         pid: The worker's process id.
-        reason: How the worker ended, such as "ended with status 1". Torch's messages end with the
-            exit status too. The status EMFILE, from `_exit_on_queue_error`, means that too many
-            files were open.
+        reason: How the worker ended, such as "ended with status 1" or a message of torch, which
+            also ends with the exit status.
     """
-    if reason.endswith(f" {errno.EMFILE}"):
+    if reason.endswith(f" {errno.EMFILE}"):  # status from `_exit_on_queue_error`
         return UserError(too_many_files())
     return LostError(
         f"data worker (process {pid}) {reason}. If the machine ran out of memory, use a smaller"
@@ -99,15 +98,15 @@ class InterruptibleLoader:
     On exit, workers that do not end are killed, because a hanging worker would block this process
     for ever.
 
-    While workers bring no batch, a timer calls `should_stop` every POLL_SECONDS. The timer's
-    signal, SIGALRM, ends any wait of the main thread. torch's own time-out is not enough: it ends
-    the wait for a worker's message, but the tensors that the message names are fetched over a
-    socket of the worker, which does not answer if the worker is stopped.
+    While no batch comes, a timer calls `should_stop` every POLL_SECONDS. The timer's signal,
+    SIGALRM, interrupts any wait of the main thread. torch's own time-out does not: it ends the wait
+    for a worker's message, but not the wait for tensors, which are fetched over a socket. A stopped
+    worker does not answer there.
 
     Args:
         loader: The loader of the batches.
-        should_stop: A function that tells whether to raise Interrupted. It is called only within a
-            `with` statement in the main thread, because signals interrupt no other thread.
+        should_stop: A function that tells whether to raise Interrupted. The function is called only
+            in the main thread, because signals interrupt no other thread, and only inside `with`.
 
     Raises:
         Interrupted: From `next`, if `should_stop` returns true.
@@ -148,7 +147,7 @@ class InterruptibleLoader:
             self._check_workers()
             raise
         except RuntimeError as error:
-            # torch's message does not always tell the exit status
+            # torch's message does not always contain the exit status
             statuses = [worker.exitcode for worker in getattr(self.iterator, "_workers", ())]
             if LOST.search(str(error)) and errno.EMFILE in statuses:
                 raise UserError(too_many_files()) from None
@@ -164,8 +163,8 @@ class InterruptibleLoader:
     def _check_workers(self) -> None:
         """Raise LostError if a worker has died.
 
-        If a worker is killed while it hands over a batch, the caller's first sign is a reset
-        connection. Torch's signal handler reports the death only later.
+        If a worker is killed while it hands over a batch, the connection is reset before torch's
+        signal handler reports the death.
         """
         for worker in self.iterator._workers:
             worker.join(0.5)  # the worker may still be ending
@@ -177,15 +176,15 @@ class InterruptibleLoader:
 def _end_workers(iterator: Any) -> None:
     """End the workers of a loader's iterator within a few seconds.
 
-    `_shutdown_workers` of torch waits 5 seconds for each worker, and without limit for the thread
-    that pins memory, which may wait for a worker. So `_shutdown_workers` runs in a thread of its
-    own, and workers that are still alive after END_SECONDS are killed.
+    torch's `_shutdown_workers` waits 5 seconds for each worker, and without limit for the thread
+    that pins memory, which may wait for a worker. So `_shutdown_workers` runs in another thread,
+    and workers that are alive after END_SECONDS are killed.
 
     Args:
         iterator: The iterator of a DataLoader with workers.
     """
     if iterator._worker_pids_set:
-        # otherwise torch's signal handler raises an error when the first of the workers has ended
+        # otherwise, torch's signal handler raises an error when the first worker has ended
         signal_handling._remove_worker_pids(id(iterator))
         iterator._worker_pids_set = False
     ending = threading.Thread(target=iterator._shutdown_workers, daemon=True)
@@ -196,8 +195,8 @@ def _end_workers(iterator: Any) -> None:
     deadline = time.monotonic() + END_SECONDS
     for worker in iterator._workers:
         worker.join(max(0.0, deadline - time.monotonic()))
-        # a killed worker stays alive while it is in a system call. At its exit, this process would
-        # wait for all workers that multiprocessing has in `_children`
+        # A killed worker stays alive during a system call. At exit, this process would wait for all
+        # workers in `_children` of multiprocessing
         if worker.is_alive():
             process._children.discard(worker)  # type: ignore[attr-defined]
 
@@ -205,26 +204,29 @@ def _end_workers(iterator: Any) -> None:
 def init_worker(number: int) -> None:
     """Prepare a worker process for errors and signals. A DataLoader calls this in each worker.
 
-    The worker ignores the signals that stop a run, such as Ctrl+C, because a terminal sends them to
-    all processes and the training process needs its workers to finish a step. The worker ends when
-    the training process tells it to.
+    The worker ignores signals that stop a run, such as Ctrl+C: a terminal sends these signals to
+    all processes, but the training process needs workers to finish a step. The training process
+    ends the worker.
     """
     Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
     sys.excepthook = _hide_too_many_files
-    # A forked worker inherits the training process's file descriptor for wake-ups. Unset it, as a
-    # signal in the worker would wake up the training process
+    # unset the wake-up descriptor that a forked worker inherits: a signal in the worker would wake
+    # up the training process
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    # Before it ends, a worker closes all files but standard input, output and error. With too many
-    # open files, multiprocessing could not open its temporary folder to remove it, and would print
-    # a traceback. multiprocessing runs higher priorities first, and removes the folder at -100
+    # Close all files but standard input, output and error before the worker ends. With too many
+    # open files, multiprocessing could not remove its temporary folder and would print a traceback.
+    # Higher priorities run first, and multiprocessing removes the folder at priority -100
     util.Finalize(None, os.closerange, (3, os.sysconf("SC_OPEN_MAX")), exitpriority=-99)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         threading.Thread(target=_exit_when_told, args=(os.getppid(),), daemon=True).start()
 
 
 def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
-    """Print an error of a worker's thread, unless the worker's exit status will tell it."""
+    """Print an uncaught error of a worker, unless too many files are open.
+
+    In that case, the exit status tells the training process.
+    """
     if not has_too_many_files(error):
         sys.__excepthook__(kind, error, trace)
 
@@ -232,26 +234,26 @@ def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
 def _exit_on_queue_error(error: Exception, item: object) -> None:
     """Exit a worker when a batch does not fit into shared memory.
 
-    The training process would wait for that batch for ever. The exit status tells if too many files
-    are open.
+    Otherwise, the training process would wait for the batch for ever. The exit status EMFILE tells
+    that too many files are open.
 
     Args:
         error: Why the batch could not be handed over.
         item: The batch, not used.
     """
-    too_many_open_files = has_too_many_files(error)
-    if not too_many_open_files:
-        sys.stderr.write(f"a data worker could not hand over a batch: {one_line(error)}\n")
-        sys.stderr.flush()
-    os._exit(errno.EMFILE if too_many_open_files else 1)
+    if has_too_many_files(error):
+        os._exit(errno.EMFILE)
+    sys.stderr.write(f"a data worker could not hand over a batch: {one_line(error)}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _exit_when_told(parent: int) -> None:
     """Wait until the training process sends SIGTERM to this worker, then exit.
 
     The training process sends SIGTERM to a worker that does not end by itself. SIGTERM from other
-    processes is ignored: for example, a batch system sends it to all processes to stop a run, and
-    the training process then still needs its workers.
+    processes is ignored. For example, a batch system sends SIGTERM to all processes to stop a run,
+    but the training process still needs workers to finish a step.
 
     Args:
         parent: The process id of the training process.

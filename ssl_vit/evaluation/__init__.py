@@ -1,4 +1,1 @@
-"""Measure what a model can do, as (name, value).
-
-Measures are held-out images, top-1, few-shot, linear probe, k-NN and segmentation.
-"""
+"""Measure a model: on held-out images, by top-1, few-shot, linear probe, k-NN and segmentation."""

@@ -39,7 +39,7 @@ STORAGE_TYPE = torch.float16  # type of tokens in memory; bfloat16 would round o
 
 
 def describe(network: Backbone, images: EvaluationImages) -> str:
-    """Describe for the terminal how many images the probe learns from, and the memory it needs."""
+    """Describe the training images and the memory of their tokens, for the terminal."""
     assert isinstance(network, Encoder)  # recipe/check.py refuses convolutional networks
     train_images = len(_train(images))
     tokens = network.patches + network.prefix
@@ -53,10 +53,10 @@ def describe(network: Backbone, images: EvaluationImages) -> str:
 def measure(
     network: Backbone, images: EvaluationImages, name: str = ENCODER
 ) -> tuple[Tensor, Tensor, Copies | None]:
-    """Train the probe on an encoder, and measure which test images it classifies correctly.
+    """Train the probe on an encoder, and classify the test images. Collective.
 
-    All processes call this function. Rank 0 trains the probe at each learning rate, and the rate
-    with the highest accuracy on held-out images is used.
+    Rank 0 trains the probe at each learning rate. The rate with the highest accuracy on held-out
+    images is used.
 
     Args:
         network: Encoder or baseline, a Vision Transformer.
@@ -64,9 +64,9 @@ def measure(
         name: ENCODER, or the name of the baseline.
 
     Returns:
-        Whether the probe classifies each test image correctly, bool (1, M), in the order of the
-        split, on the CPU; the same for always naming the commonest class; and the copies among the
-        test images.
+        Three values: whether the probe classifies each test image correctly, bool (1, M), in the
+        order of the split, on the CPU; the same for always naming the commonest class; and counts
+        of repeated test images.
 
     Raises:
         UserError: The tokens of the training images do not fit into memory, tokens are not finite,
@@ -84,56 +84,53 @@ def measure(
     checked = features.CheckedReader(name, tokens_of, accelerator)
 
     def read(image_BCHW: Tensor) -> Tensor:
-        """Return tokens (B, T, D) rounded to STORAGE_TYPE, for all splits.
+        """Return tokens (B, T, D), rounded to STORAGE_TYPE in every split.
 
-        If only training tokens were rounded, and rounding made them equal, then tokens of other
-        splits would appear many standard deviations away.
+        If only training tokens were rounded, rounding could make training tokens equal, and the
+        tokens of other splits would appear many standard deviations away.
         """
         return to_storage_type(checked(image_BCHW))
 
     def classify(source: Source, fitted: AttentiveProbe) -> tuple[features.Features, Copies | None]:
         """Classify the labelled images of a split by the probe of each learning rate.
 
-        The network, the images and the accelerator are those of the call of `measure`. `read`
-        (above) returns the network's tokens.
-
         Args:
             source: Split with M labelled images.
             fitted: Probes of G learning rates.
 
         Returns:
-            The predicted classes (M, G) with the true labels (M,), and how often the same image is
-            among these images.
+            The predicted classes (M, G) with the true labels (M,), and counts of repeated images.
         """
 
         def predict_classes(image_BCHW: Tensor) -> Tensor:
             """Return the class (B, G) that each learning rate's probe predicts for each image."""
             return fitted.logits(read(image_BCHW).float()).argmax(2)
 
-        # The predicted classes of all processes are gathered as if they were features
+        # Gather the predicted classes of all processes as if the classes were features
         predicted, copies = features.extract_labelled_features(
             {name: predict_classes}, images.read_batches(source), accelerator
         )
-        checked.check()  # raises an error if any process read tokens that are not finite
+        checked.check()
         return predicted[name], copies
 
-    source = _train(images)
-    shape = network.patches + network.prefix, network.width
-    on_main(accelerator, lambda: _check_memory(len(source), *shape))
-    tokens = extract(read, images.read_batches(source), len(source), accelerator)
+    train_source = _train(images)
+    tokens_per_image, width = network.patches + network.prefix, network.width
+    on_main(accelerator, lambda: _check_memory(len(train_source), tokens_per_image, width))
+    tokens = extract(read, images.read_batches(train_source), len(train_source), accelerator)
     checked.check()
 
     def fit() -> AttentiveProbe:
-        assert tokens is not None
+        assert tokens is not None  # on rank 0, the only rank that calls `fit`
         heads, device = images.recipe.model.heads, accelerator.device
         return train(tokens, heads, images.classes, probe, device).to(torch.device("cpu"))
 
     fitted = broadcast_from_main(accelerator, fit).to(accelerator.device)
-    (dev_KG, dev_label_K), _ = classify(images.splits.validation, fitted)
-    right_G = (dev_KG == dev_label_K[:, None]).double().mean(0).tolist()
-    best = probes.best_rate("attentive", probe.rates, right_G, fitted.weight_GHAC.flatten(1, 2))
+    (predicted_KG, label_K), _ = classify(images.splits.validation, fitted)
+    accuracy_G = (predicted_KG == label_K[:, None]).double().mean(0).tolist()
+    best = probes.best_rate("attentive", probe.rates, accuracy_G, fitted.weight_GHAC.flatten(1, 2))
     (predicted_M1, label_M), copies = classify(images.test, fitted.only(best))
-    return (predicted_M1[:, 0] == label_M)[None].cpu(), features.is_commonest(label_M), copies
+    right_1M = (predicted_M1[:, 0] == label_M)[None].cpu()
+    return right_1M, features.is_commonest(label_M), copies
 
 
 def _train(images: EvaluationImages) -> Source:
@@ -144,7 +141,7 @@ def _train(images: EvaluationImages) -> Source:
 
 
 def _check_memory(images: int, tokens: int, width: int) -> None:
-    """Check that the tokens of the training images take at most half of this process's memory.
+    """Check that the tokens of the training images fit into half of this process's memory.
 
     Args:
         images: Number of training images.
@@ -152,7 +149,7 @@ def _check_memory(images: int, tokens: int, width: int) -> None:
         width: Width of a token.
 
     Raises:
-        UserError: The tokens take more. The message says how many images fit.
+        UserError: The tokens do not fit. The message says how many images fit.
     """
     fitting = int(environment.host_memory() / 2 / token_bytes(1, tokens, width))
     if images > fitting:
@@ -171,7 +168,7 @@ class TrainingTokens(NamedTuple):
 
 
 class AttentiveProbe(NamedTuple):
-    """Queries and linear layers learned at each rate.
+    """Attentive probes of G learning rates: queries and linear layers.
 
     Attributes:
         scale: Mean and standard deviation of the training tokens.
@@ -188,17 +185,17 @@ class AttentiveProbe(NamedTuple):
         return AttentiveProbe(self.scale.to(device), query_GHD, weight_GHAC)
 
     def only(self, rate: int) -> "AttentiveProbe":
-        """Return the probe learned at rate number `rate`."""
+        """Return the probe of the learning rate with index `rate`, so that G is 1."""
         rows = slice(rate, rate + 1)
         return AttentiveProbe(self.scale, self.query_GHD[rows], self.weight_GHAC[rows])
 
     def logits(self, x_BTD: Tensor) -> Tensor:
-        """Return the class scores (B, G, C) of B images, by the probe of each of G learning rates.
+        """Return the class scores (B, G, C) of B images at each of G learning rates.
 
-        The query of a head gives each token t of an image the weight
-        softmax over t of (query . x_t / std) / sqrt(D), where std is the standard deviation of the
-        training tokens. The weighted mean of the tokens is standardised and multiplied by the
-        head's weights (D, C). The class scores are the sum over the heads.
+        A head weighs the tokens x_t of an image by softmax_t(query . (x_t / std) / sqrt(D)), where
+        std is the standard deviation of the training tokens. The weighted mean of the tokens is
+        standardised and multiplied by the head's weights (A, C). The class scores are summed over
+        the heads.
 
         Args:
             x_BTD: Tokens of the images, float32 (B images, T tokens, D channels).
@@ -216,14 +213,15 @@ class AttentiveProbe(NamedTuple):
 def to_storage_type(x_BTD: Tensor) -> Tensor:
     """Convert tokens to STORAGE_TYPE (float16).
 
-    Larger values, which only tokens without a norm have, become the largest value of STORAGE_TYPE.
+    Values beyond the range of float16 are clamped. Only tokens from before the final norm have such
+    values.
     """
     largest = torch.finfo(STORAGE_TYPE).max
     return x_BTD.float().clamp(-largest, largest).to(STORAGE_TYPE)
 
 
 def token_bytes(images: int, tokens: int, width: int) -> int:
-    """Return the bytes that the tokens of `images` images take in memory."""
+    """Return the number of bytes in memory for the tokens of some images."""
     return images * tokens * width * STORAGE_TYPE.itemsize
 
 
@@ -244,10 +242,10 @@ def extract(
     batch_tokens = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
     tokens: TrainingTokens | None = None
     most_batches = max(accelerator.gather_parts([len(batch_tokens)]))
-    # Gather batch by batch and drop what is gathered, so that memory never holds all tokens twice
+    # Gather batch by batch and drop gathered batches, so that memory never holds all tokens twice
     for _ in range(most_batches):
-        first, batch_tokens = batch_tokens[:1], batch_tokens[1:]
-        for index_B, label_B, x_BTD in accelerator.gather_parts(first):
+        next_batch, batch_tokens = batch_tokens[:1], batch_tokens[1:]
+        for index_B, label_B, x_BTD in accelerator.gather_parts(next_batch):
             if not accelerator.is_main_process:
                 continue
             if tokens is None:
@@ -258,7 +256,7 @@ def extract(
     if tokens is None:
         return None
     is_read_N = tokens.label_N != UNREAD
-    if is_read_N.all():  # without indexing, which would copy all tokens
+    if is_read_N.all():  # skip the indexing below, which would copy all tokens
         return tokens
     return TrainingTokens(tokens.x_NTD[is_read_N], tokens.label_N[is_read_N])
 
@@ -266,10 +264,11 @@ def extract(
 def train(
     tokens: TrainingTokens, heads: int, classes: int, probe: Probe, device: torch.device
 ) -> AttentiveProbe:
-    """Train a probe at each rate by SGD with momentum and cosine decay, on the mean cross-entropy.
+    """Train a probe by SGD with momentum and cosine decay, once for each learning rate.
 
-    Queries start from a normal distribution and linear layers from zero. All rates start from the
-    same queries and see the same batches (`probes.rows_of_batch`).
+    The loss is the mean cross-entropy. Queries start from a normal distribution and linear layers
+    from zero. All rates start from the same queries and see the same batches
+    (`probes.rows_of_batch`).
 
     Args:
         tokens: Training images.
@@ -282,36 +281,32 @@ def train(
         The probe with the weights of all rates, on `device`.
     """
     x_NTD, label_N = tokens
-    width, groups, batch = x_NTD.shape[2], len(probe.rates), probe.batch
+    width, rates, batch = x_NTD.shape[2], len(probe.rates), probe.batch
     scale = probes.mean_and_std(x_NTD.flatten(0, 1)).to(device)
     query_HD = torch.randn(heads, width, generator=torch.Generator().manual_seed(SEED))
     weight_HAC = torch.zeros(heads, width + 1, classes)
-    weights_of_rate = [
-        [value.to(device, copy=True).requires_grad_() for value in (query_HD, weight_HAC)]
-        for _ in probe.rates
-    ]
+    # Each rate trains its own copy of the queries and weights
+    queries = [query_HD.to(device, copy=True).requires_grad_() for _ in probe.rates]
+    weights = [weight_HAC.to(device, copy=True).requires_grad_() for _ in probe.rates]
     parameter_groups = [
-        {"params": weights, "lr": rate}
-        for weights, rate in zip(weights_of_rate, probe.rates, strict=True)
+        {"params": [query, weight], "lr": rate}
+        for query, weight, rate in zip(queries, weights, probe.rates, strict=True)
     ]
     optimiser = torch.optim.SGD(parameter_groups, momentum=probes.MOMENTUM)
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
-    largest = max(x_NTD[0].numel(), groups * query_HD.numel())  # elements per image
-    images_at_once = max(1, probes.ELEMENTS // largest)
+    elements_per_image = max(x_NTD[0].numel(), rates * query_HD.numel())
+    images_at_once = max(1, probes.ELEMENTS // elements_per_image)
     for step in console.with_progress(
         range(probe.steps), probe.steps, "steps of the attentive probe"
     ):
         row_B = probes.rows_of_batch(step, batch, len(label_N))
         for rows in row_B.split(images_at_once):
-            stacked = AttentiveProbe(scale, *map(torch.stack, zip(*weights_of_rate, strict=True)))
+            stacked = AttentiveProbe(scale, torch.stack(queries), torch.stack(weights))
             logits_BGC = stacked.logits(x_NTD[rows].to(device, torch.float32))
-            label_BG = label_N[rows, None].to(device).expand(-1, groups)
+            label_BG = label_N[rows, None].to(device).expand(-1, rates)
             loss = F.cross_entropy(logits_BGC.mT, label_BG, reduction="sum") / batch
             loss.backward()
         optimiser.step()
         schedule.step()
         optimiser.zero_grad()
-    query_GHD, weight_GHAC = (
-        torch.stack(weights).detach() for weights in zip(*weights_of_rate, strict=True)
-    )
-    return AttentiveProbe(scale, query_GHD, weight_GHAC)
+    return AttentiveProbe(scale, torch.stack(queries).detach(), torch.stack(weights).detach())

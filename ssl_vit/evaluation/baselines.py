@@ -28,7 +28,7 @@ SIDE = 8  # side in pixels of images that are compared without a network
 
 
 def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
-    """Build an untrained network, with the weights that a run of this seed begins with.
+    """Build a network with the random weights that a run with this seed starts from.
 
     torch's random state is not changed.
 
@@ -43,11 +43,11 @@ def fresh_network(model: Model, data: Data, seed: int) -> Backbone:
 
 
 def initial_network(trained_by: Recipe | None, model: Model, data: Data, seed: int) -> Backbone:
-    """Build the network of an encoder with the random weights that its training started from.
+    """Build the network of an encoder with the random weights from before the training.
 
-    The weights are drawn again from the seed of the run that trained the encoder, for the network
-    and image size of that run. Then they are fitted to `model` and `data` like trained weights: for
-    example, position embeddings are resized to the image size.
+    The weights are drawn again as in the run that trained the encoder, from the run's seed and for
+    the run's network and image size. Then the weights are fitted to `model` and `data` like trained
+    weights: for example, position embeddings are resized to the image size.
 
     Args:
         trained_by: Recipe of the run that trained the encoder. If the recipe is unknown (None), or
@@ -55,7 +55,7 @@ def initial_network(trained_by: Recipe | None, model: Model, data: Data, seed: i
             from `seed` instead.
         model: Shape of the network.
         data: Size and channels of the images.
-        seed: Seed that is used if `trained_by` is not.
+        seed: Seed that is used without `trained_by`.
     """
     if trained_by is None or trained_by.data.channels != data.channels:
         return fresh_network(model, data, seed)
@@ -66,7 +66,7 @@ def initial_network(trained_by: Recipe | None, model: Model, data: Data, seed: i
 
 
 def pixel_reader(data: Data) -> Reader:
-    """Return a reader that uses an image at 8 x 8 pixels as the image's feature, (B, 64 C).
+    """Return a reader whose feature (B, 64 C) is the image, shrunk to 8 x 8 pixels.
 
     Each of the 64 pixels is the mean of a region of the image, normalised as for the encoder.
 
@@ -77,7 +77,8 @@ def pixel_reader(data: Data) -> Reader:
 
     def read(image_BCHW: Tensor) -> Tensor:
         small_BC88 = F.adaptive_avg_pool2d(image_BCHW.float(), SIDE)
-        return ((small_BC88 - mean_C11.to(small_BC88)) / std_C11.to(small_BC88)).flatten(1)
+        normalised_BC88 = (small_BC88 - mean_C11.to(small_BC88)) / std_C11.to(small_BC88)
+        return normalised_BC88.flatten(1)
 
     return read
 
@@ -99,17 +100,17 @@ def measure_accuracy(
     copies: Copies | None,
     differences: Mapping[str, Difference] | None = None,
 ) -> Measurement:
-    """Return the accuracy of a probe on M images.
+    """Return the accuracy of a probe on M images, with an interval.
 
-    A few-shot probe is fitted to T random draws of training images, and its accuracy is the mean
-    over these draws. For T > 1, the interval is wider, because it covers how much the accuracy
-    differs between draws as well as between images.
+    A few-shot probe is fitted to T random draws of training images, and the accuracy is the mean
+    over the draws. For T > 1, the interval covers not only the differences between images but also
+    the differences between draws.
 
     Args:
-        key: The accuracy.
+        key: Key of the accuracy.
         right_TM: Whether each image is classified correctly in each draw, bool.
         split: Split of the images.
-        copies: How often the same image is among the images. None: all images are distinct.
+        copies: Counts of repeated images. None: all images are distinct.
         differences: {subject: difference of the accuracy from the subject's accuracy}.
     """
     draws, images = right_TM.shape
@@ -128,17 +129,17 @@ def measure_accuracy(
 def accuracy_difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | None) -> Difference:
     """Return the accuracy of an encoder minus the accuracy of a baseline, with an interval.
 
-    The 95% interval covers how much the difference varies between the M images, and between the T
-    random draws of few-shot's training images.
+    The 95% interval covers the variation between the M images and between the T random draws of
+    few-shot's training images.
 
     Args:
         right_TM: Whether the encoder classifies each image correctly in each draw, bool.
         other_TM: Same for the baseline, for the same images and draws. A baseline with a single
             draw, such as the commonest class, is compared with every draw of the encoder.
-        copies: How often the same image is among the images. None: all images are distinct.
+        copies: Counts of repeated images. None: all images are distinct.
     """
     difference_M = right_TM.double().mean(0) - other_TM.double().mean(0)
-    # Copies of an image are not independent, so they count as fewer images in the interval
+    # Copies of an image are not independent, so the interval counts fewer images
     effective_images = copies.effective if copies else None
     mean, image_interval = paired_difference(difference_M.numpy(), effective_images)
     difference_T = (right_TM.double() - other_TM.double()).mean(1)
@@ -154,33 +155,36 @@ def metrics_with_baselines(
     paired: bool = True,
     is_probe: bool = False,
 ) -> list[Measurement]:
-    """Measure an encoder's probes. Each accuracy is followed by the accuracies of the baselines.
+    """Return the accuracies of an encoder's probes, each followed by the baselines' accuracies.
 
     Args:
         right: {ENCODER or a key of SUBSTITUTES: {measure: bool (T, M)}}, empty if nothing was
-            probed. A baseline that lacks a measure has no metric for that measure.
+            probed. A baseline without a measure has no metric for the measure.
         split: Split of the images.
-        copies: How often the same image is among the images. None: all images are distinct.
+        copies: Counts of repeated images. None: all images are distinct.
         paired: Whether to measure the difference between encoder and baseline on the same images.
-            Set False if its interval would be wrong: because the best checkpoint was chosen by
-            these images, because the encoder was trained on them, or because they form groups (for
-            example, several images of one patient).
+            Set False if the interval of the difference would be wrong, because the images chose the
+            best checkpoint, because the encoder was trained on the images, or because the images
+            form groups (for example, several images of one patient).
         is_probe: Whether the probes ran during training.
     """
     measurements = []
-    of_encoder = right.get(ENCODER, {})
-    keys = [MetricKey(measure, is_probe=is_probe) for measure in of_encoder]
+    encoder_right = right.get(ENCODER, {})
+    keys = [MetricKey(measure, is_probe=is_probe) for measure in encoder_right]
     for key in sorted(keys, key=measure_rank):  # in the order of tables
         measure = key.metric
-        subjects = [subject for subject in SUBSTITUTES if measure in right.get(subject, {})]
-        differences = {
-            subject: accuracy_difference(of_encoder[measure], right[subject][measure], copies)
-            for subject in subjects
-            if paired
+        right_TM = encoder_right[measure]
+        baselines = {
+            subject: right[subject][measure]
+            for subject in SUBSTITUTES
+            if measure in right.get(subject, {})
         }
-        right_TM = of_encoder[measure]
+        differences = {}
+        if paired:
+            for subject, baseline_TM in baselines.items():
+                differences[subject] = accuracy_difference(right_TM, baseline_TM, copies)
         measurements.append(measure_accuracy(key, right_TM, split, copies, differences))
-        for subject in subjects:
-            baseline = key._replace(subject=subject)
-            measurements.append(measure_accuracy(baseline, right[subject][measure], split, copies))
+        for subject, baseline_TM in baselines.items():
+            baseline_key = key._replace(subject=subject)
+            measurements.append(measure_accuracy(baseline_key, baseline_TM, split, copies))
     return measurements

@@ -2,8 +2,8 @@
 
 Measures top-1, top-5 and ImageNet-ReaL, and saves the predictions.
 
-Legend: M images, C classes, K the classes with the highest scores (at most 5), L labels of an
-image.
+Legend: M images, C classes, K predicted classes per image (the K highest scores, at most 5), L
+labels of an image.
 """
 
 import io
@@ -30,7 +30,7 @@ from . import baselines
 from .features import ENCODER, check_finite, is_finite
 
 IMAGENET = 50_000  # images in ImageNet's validation split
-FEW_REAL = 10  # number of images from which the order of classes is checked
+FEW_REAL = 10  # with fewer ReaL-labelled images, the numbering of the classes is not checked
 
 
 class Predictions(NamedTuple):
@@ -51,7 +51,7 @@ class Predictions(NamedTuple):
     classes: int = 0
 
     def save(self, path: Path, source: Source) -> None:
-        """Save the predictions as .npz, with the file or the name of each image in `image` (M,)."""
+        """Save the predictions as .npz. The array `image` (M,) has each image's file or name."""
         image = np.array([source.file_of(row) for row in self.index.tolist()], np.str_)
         arrays = {name: getattr(self, name) for name in ("index", "label", "top5", "content")}
         file = io.BytesIO()
@@ -74,38 +74,38 @@ def predict(
         The predictions, sorted by the images' rows in the split.
 
     Raises:
-        NonFiniteError: Logits of an image are not finite, so the classes with the highest scores
-            are not defined.
+        NonFiniteError: Logits of an image are not finite, so the highest scores are not defined.
     """
     parts: list[tuple[np.ndarray | None, ...]] = []
     classes = 0
     for batch in batches:
         logits_BC = objective.logits(to_device(batch, accelerator.device)).float()
         classes = logits_BC.shape[1]
-        top_BK = logits_BC.topk(min(5, logits_BC.shape[1]), dim=1).indices.cpu().numpy()
+        top_BK = logits_BC.topk(min(5, classes), dim=1).indices.cpu().numpy()
         finite_B = is_finite(logits_BC).numpy()
         parts.append((batch.index.numpy(), batch.label.numpy(), top_BK, batch.content, finite_B))
-    parts_of_all = accelerator.gather_parts(parts)
+    all_parts = accelerator.gather_parts(parts)
     index, label, top5, content, finite_M = (
-        np.concatenate(arrays) for arrays in zip(*parts_of_all, strict=True)
+        np.concatenate(arrays) for arrays in zip(*all_parts, strict=True)
     )
     check_finite(ENCODER, torch.from_numpy(finite_M))
     order = index.argsort()
-    classes = max(accelerator.gather_parts([classes]))  # 0 on a process without an image
+    # A process without images counts 0 classes
+    classes = max(accelerator.gather_parts([classes]))
     return Predictions(index[order], label[order], top5[order], content[order], classes)
 
 
 def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> list[Measurement]:
     """Measure the accuracies of a classifier on the labelled test images.
 
-    An image with a list of labels counts as right if any of its labels is predicted.
+    For an image with several labels, a prediction is correct if it is any of the labels.
 
     Args:
         predictions: Predictions for the test images.
         classes: Number of classes.
-        paired: Whether to measure the difference in top-1 accuracy between the classifier and
-            always naming the commonest class. Set False if its interval would be wrong, see
-            `baselines.metrics_with_baselines`.
+        paired: Whether to measure by how much the classifier's top-1 accuracy exceeds that of
+            always naming the commonest class. Set False if the interval of this difference would
+            be wrong, see `baselines.metrics_with_baselines`.
 
     Returns:
         "top1", with more than five classes "top5", and the baseline "majority_top1", the accuracy
@@ -123,27 +123,29 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> l
         right[MetricKey("top5")] = correct_MK[:, :5].any(1)
     right[majority] = (label_ML == commonest_class(label_ML)).any(1)
     copies = count_copies(predictions.content[is_labelled_M], label_ML)
-    # The leading dimension of 1 says that there is a single classifier, not several random draws
-    right_1M = {key: torch.from_numpy(right_M)[None] for key, right_M in right.items()}
+    # `baselines` takes tensors (random draws, images). A classifier counts as a single draw
+    right_of_metric = {key: torch.from_numpy(right_M)[None] for key, right_M in right.items()}
     differences = {}
     if paired:
-        difference = baselines.accuracy_difference(right_1M[top1], right_1M[majority], copies)
+        difference = baselines.accuracy_difference(
+            right_of_metric[top1], right_of_metric[majority], copies
+        )
         differences[top1] = {majority.subject: difference}
     return [
-        baselines.measure_accuracy(key, value_1M, "test", copies, differences.get(key))
-        for key, value_1M in right_1M.items()
+        baselines.measure_accuracy(key, right_1M, "test", copies, differences.get(key))
+        for key, right_1M in right_of_metric.items()
     ]
 
 
 def commonest_class(label_ML: np.ndarray) -> int:
-    """Return the class that most images have among their labels.
+    """Return the class that labels the most images.
 
     Args:
         label_ML: Lists of labels of M images, padded to length L with negative numbers.
     """
-    image, position = np.nonzero(label_ML >= 0)
-    image_and_label = np.stack([image, label_ML[image, position]])
-    # Each label counts once per image, because a list may repeat a label
+    images, positions = np.nonzero(label_ML >= 0)
+    image_and_label = np.stack([images, label_ML[images, positions]])
+    # A list may repeat a label. `unique` counts each label once per image
     _, labels = np.unique(image_and_label, axis=1)
     return int(np.bincount(labels).argmax())
 
@@ -151,8 +153,8 @@ def commonest_class(label_ML: np.ndarray) -> int:
 def real_accuracy(predictions: Predictions, source: Source, path: str) -> list[Measurement]:
     """Compute the accuracy on ImageNet-ReaL's labels (Beyer et al., 2020).
 
-    An image may have several ReaL labels, and its top-1 class is right if it is one of them. Images
-    without a ReaL label are left out.
+    An image may have several ReaL labels. The top-1 class is correct if it is any of the labels.
+    Images without a ReaL label are left out.
 
     Args:
         predictions: Predictions for ImageNet's validation images.
@@ -164,8 +166,8 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> list[M
         The accuracy "real". Empty if no image has a ReaL label.
 
     Raises:
-        UserError: The file is not real.json, names of images lack ImageNet's numbers, or classes
-            are numbered differently from ImageNet's.
+        UserError: The file is not real.json, names of images lack ImageNet's numbers, or the
+            classes are not numbered as in ImageNet.
     """
     try:
         real_labels = records.read(Path(path), list[list[int]])
@@ -176,18 +178,23 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> list[M
             f"eval.real={path}: this file is not a list of {IMAGENET:,} lists. Name ImageNet-ReaL's"
             " real.json."
         )
-    numbers = [re.search(r"val_(\d{8})", source.name(int(row))) for row in predictions.index]
-    if not all(numbers):
+    matches = [re.search(r"val_(\d{8})", source.name(int(row))) for row in predictions.index]
+    if not all(matches):
         raise UserError(
             f"eval.real={path}: the test images lack ImageNet's numbers. Use file names such as"
             " ILSVRC2012_val_00000001.JPEG."
         )
-    labels = [real_labels[int(number[1]) - 1] if number else [] for number in numbers]
+    # All names match here, so no image gets [], which only satisfies the type checker
+    labels = [real_labels[int(match[1]) - 1] if match else [] for match in matches]
     rows = np.flatnonzero([len(labels_of_image) > 0 for labels_of_image in labels])
     if not len(rows):
         return []
-    label_ML = predictions.label.reshape(len(numbers), -1)
-    agreeing = sum(bool({*label_ML[row].tolist()} & {*labels[row]}) for row in rows)
+    label_ML = predictions.label.reshape(len(matches), -1)
+    agreeing = 0
+    for row in rows:
+        common_labels = set(label_ML[row].tolist()) & set(labels[row])
+        if common_labels:
+            agreeing += 1
     # 90% of ImageNet's labels are also ReaL labels, so less than half means another numbering
     if len(rows) >= FEW_REAL and 2 * agreeing < len(rows):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Measure during training whether an encoder maps all images to nearly the same features.
+"""Measure during training whether an encoder collapses: all images get nearly the same features.
 
 Legend: B batch, N images, D width of the features, K prototypes.
 """
@@ -18,15 +18,15 @@ from .features import ENCODER, feature_reader, gather_features
 from .probes import effective_rank
 
 IMAGES_PER_CHANNEL = 10  # number of measured images for each channel of the features
-PART = 256  # largest number of images whose probabilities are in float64 at the same time
+PART = 256  # largest number of rows of probabilities that are converted to float64 at a time
 
 
 class CollapseEvaluator:
-    """Evaluator that warns of collapse: it measures how different the features of images are.
+    """Evaluator that measures how different the features of images are, to detect collapse.
 
-    The evaluator measures the effective rank of the centred features and the mean cosine of two
-    images' features. For an objective with prototypes, it also measures the mutual information of
-    images and prototypes.
+    The evaluator yields the effective rank of the centred features and the mean cosine of two
+    images' features. For an objective with prototypes, the evaluator also yields the mutual
+    information of images and prototypes.
 
     Args:
         batches: Images of this process, with the preprocessing of evaluations.
@@ -58,19 +58,17 @@ class CollapseEvaluator:
             yield f"features/{name}", share
 
     def _information(self, p_NK: Tensor) -> float:
-        """Return the mutual information of images and prototypes, over the images of all processes.
-
-        All processes call this method.
+        """Return the mutual information of prototypes and the images of all processes. Collective.
 
         See `information` for the formula.
 
         Args:
             p_NK: Probabilities of the prototypes for each image or patch of this process.
         """
-        # PART rows at a time, because `entropies` makes float64 copies, which take memory
+        # Take PART rows at a time, because `entropies` makes float64 copies, which take memory
         entropy = torch.stack([entropies(part_BK).sum() for part_BK in p_NK.split(PART)]).sum()
         rows = torch.full_like(entropy, len(p_NK))
-        # One vector, so that a single reduction sums probabilities (K), entropy and rows
+        # Join all sums in one vector (K + 2,), so that a single reduction adds the processes
         local = torch.cat([p_NK.sum(0, dtype=torch.float64), torch.stack([entropy, rows])])
         total = self.accelerator.reduce(local, "sum")
         total_K, total_entropy, total_rows = total[:-2], total[-2], total[-1]
@@ -78,9 +76,9 @@ class CollapseEvaluator:
 
 
 def centred_rank(x_ND: Tensor) -> float:
-    """Return the effective rank of features after their mean is subtracted (see `effective_rank`).
+    """Subtract the mean of features, and return their effective rank (see `effective_rank`).
 
-    The result is between 1 and min(N - 1, D), and 1 if all features are the same.
+    The result is between 1 and min(N - 1, D). If all features are the same, the result is 1.
 
     Args:
         x_ND: Features of N images.
@@ -101,7 +99,8 @@ def mean_cosine(x_ND: Tensor) -> float:
         x_ND: Features of N images.
     """
     images = len(x_ND)
-    # |sum of unit vectors|^2 is the sum of cosines over all pairs, including each with itself
+    # |sum of unit vectors|^2 is the sum of the cosines of all ordered pairs, including the pairs of
+    # an image with itself. These N pairs have cosine 1 and are subtracted
     total = torch.nn.functional.normalize(x_ND, dim=1).sum(0).square().sum()
     return float((total - images) / (images * max(1, images - 1)))
 
@@ -114,11 +113,11 @@ def entropies(p_BK: Tensor) -> Tensor:
 def information(mean_K: Tensor, mean_entropy: float) -> float:
     """Return the mutual information of images and prototypes, (H(mean p) - mean H(p)) / log K.
 
-    The result is between 0 and 1. It is 0 if all images have the same probabilities, whether for
-    one prototype or spread over all prototypes.
+    The result is between 0 and 1. The result is 0 if all images have the same probabilities, and 1
+    if each image has a single prototype and all prototypes are equally frequent.
 
     Args:
-        mean_K: Mean of the images' probabilities.
-        mean_entropy: Mean of the images' entropies, in nats.
+        mean_K: Mean of the images' probabilities p.
+        mean_entropy: Mean of the images' entropies H(p), in nats.
     """
     return (float(entropies(mean_K)) - mean_entropy) / math.log(len(mean_K))

@@ -36,7 +36,13 @@ SCORES = ("miou", "pixel_accuracy")
 
 
 class SegmentationTask(NamedTuple):
-    """Classes of pixels, the ignored value, and the rows and columns of patches."""
+    """Segmentation task.
+
+    Attributes:
+        classes: Number of classes of pixels.
+        ignore: Value of pixels in a mask that are ignored.
+        grid: Rows and columns of patches.
+    """
 
     classes: int
     ignore: int
@@ -44,7 +50,7 @@ class SegmentationTask(NamedTuple):
 
 
 class PatchFeatures(NamedTuple):
-    """Training images in memory.
+    """Patch features and masks of the training images.
 
     Attributes:
         x_IND: Features, float32 (I, N, D).
@@ -60,8 +66,8 @@ class FittedSegmenter(NamedTuple):
 
     Attributes:
         scale: Standardises features.
-        weight_GAC: Weights of the probe at each rate.
-        pixel_class: The commonest class of the pixels.
+        weight_GAC: Weights of the probe at each learning rate.
+        pixel_class: The commonest class of the training pixels.
     """
 
     scale: Scale
@@ -73,12 +79,12 @@ class FittedSegmenter(NamedTuple):
 
 
 class PixelCounts(NamedTuple):
-    """Pixel counts of a split, as from `class_pixel_counts`.
+    """Pixel counts of a split: three counts for each class, see `class_pixel_counts`.
 
     Attributes:
-        total_G3C: Counts of the predictions at each rate.
-        commonest_3C: Counts of always predicting the commonest class.
-        image_M3C: Counts for each image, of the predictions at the first rate.
+        total_G3C: Counts of the predictions at each learning rate, summed over images.
+        commonest_3C: Counts of always predicting the commonest class, summed over images.
+        image_M3C: Counts of each image, of the predictions at the first rate.
         content_M: Hash of each image's content.
     """
 
@@ -92,7 +98,7 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
     """Measure the segmentation of test images by a linear probe on an encoder's patch features.
 
     The probe is fitted to the training images at each learning rate. The rate with the highest mIoU
-    on held-out images is used for the test images. All processes call this function.
+    on held-out images is used for the test images. Collective.
 
     Args:
         network: Encoder or baseline, a Vision Transformer.
@@ -110,9 +116,8 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
     assert isinstance(network, Encoder)  # recipe/check.py refuses convolutional networks
     recipe, accelerator, splits = images.recipe, images.accelerator, images.splits
     probe = recipe.probe
-    train, validation = (
-        masks.choose_images(split, probe.mask_images) for split in (splits.train, splits.validation)
-    )
+    train = masks.choose_images(splits.train, probe.mask_images)
+    validation = masks.choose_images(splits.validation, probe.mask_images)
 
     def read(image_B3HW: Tensor) -> Tensor:
         """Return patch features (B, N, D) in float32, with autocast for the encoder only."""
@@ -138,7 +143,8 @@ def measure(network: Backbone, images: EvaluationImages, name: str = ENCODER) ->
     )
     miou_G = scores(count_split(validation, fitted).total_G3C)["miou"]
     best = probes.best_rate("segmentation", probe.rates, miou_G.tolist(), fitted.weight_GAC)
-    return count_split(images.test, fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1]))
+    best_fitted = fitted._replace(weight_GAC=fitted.weight_GAC[best : best + 1])
+    return count_split(images.test, best_fitted)
 
 
 def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> list[Measurement]:
@@ -149,8 +155,8 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Returns:
-        The metrics, each followed by the baselines: the commonest class, which is named "majority_"
-        and the metric, and untrained weights.
+        The metrics, each followed by the metric of the baselines: always predicting the commonest
+        class (named "majority_" and the metric) and untrained weights.
     """
     encoder_counts, fresh = counts[ENCODER], counts.get(UNTRAINED)
     totals = {
@@ -159,17 +165,17 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
     }
     if fresh is not None:
         totals[UNTRAINED] = fresh.total_G3C
-    # G is 1: these counts are of the chosen learning rate alone, or of the commonest class
-    values = {subject: scores(total_G3C) for subject, total_G3C in totals.items()}
-    # `count_copies` also counts the images whose copies have different labels. The labels here are
-    # masks, which are not compared. Therefore all images get the same label, 0
+    # G is 1 in all totals: the chosen learning rate, or always the commonest class
+    scores_of = {subject: scores(total_G3C) for subject, total_G3C in totals.items()}
+    # `count_copies` also counts images whose copies have different labels. Masks are not compared,
+    # so all images get the same label, 0
     same_label_M = np.zeros_like(encoder_counts.content_M)
     copies = count_copies(encoder_counts.content_M, same_label_M)
     images = len(encoder_counts.image_M3C)
     distinct = copies.distinct if copies else images
     measurements = []
     for name in SCORES:
-        value_of = {subject: scores_of[name].item() for subject, scores_of in values.items()}
+        value_of = {subject: by_name[name].item() for subject, by_name in scores_of.items()}
         differences = {}
         # With fewer distinct images, the interval of a difference would be too narrow
         if fresh is not None and paired and distinct >= FEWEST:
@@ -177,10 +183,12 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
             mean = value_of[ENCODER] - value_of[UNTRAINED]
             differences[UNTRAINED] = Difference(mean=mean, low=low, high=high)
         for subject, value in value_of.items():
-            # the commonest class has a name for each metric, such as majority_miou
-            key = MetricKey(name, f"majority_{name}" if subject == COMMONEST else subject)
+            if subject == COMMONEST:
+                key = MetricKey(name, f"majority_{name}")
+            else:
+                key = MetricKey(name, subject)
             fields = known(**key._asdict(), copies=copies)
-            if not key.subject:
+            if subject == ENCODER:
                 fields |= known(differences=differences)
             measurements.append(Measurement(split="test", value=value, n=images, **fields))
     return measurements
@@ -189,12 +197,12 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
 def _task(
     train: PatchFeatures, classes: int | None, ignore: int, grid: tuple[int, int]
 ) -> SegmentationTask:
-    """Return the segmentation task: number of classes, ignored value and grid of patches.
+    """Return the segmentation task, and check that there are at least two classes.
 
     Args:
         train: Training images with masks.
-        classes: Number of classes that the recipe or the data set states. None: not stated, so the
-            classes in the training masks are counted.
+        classes: Number of classes that the recipe or the data set states. None: count the classes
+            in the training masks.
         ignore: Value of ignored pixels.
         grid: Rows and columns of patches.
 
@@ -231,7 +239,7 @@ def _fit(
     weight_GAC = train_segmenter(train, task, scale, probe, device)
     count_C = torch.zeros(task.classes, dtype=torch.long)
     for mask_SS in train.mask_ISS:
-        # Compare as int64: a uint8 mask would be compared with 300 as if the value were 300 - 256
+        # Compare as int64: in a uint8 comparison, an ignored value of 300 would become 300 - 256
         class_SS = mask_SS.long()
         count_C += class_SS[class_SS != task.ignore].bincount(minlength=task.classes)
     commonest = int(count_C.argmax())
@@ -252,14 +260,14 @@ def extract(read: Reader, batches: Iterable[Batch]) -> PatchFeatures:
         assert batch.mask is not None
         x_BND = read(batch.image).cpu().numpy()
         parts.append((batch.index.numpy(), x_BND, _to_smallest_type(batch.mask).numpy()))
-    everyone = gather_object(parts)
-    index, x_IND, mask_ISS = (np.concatenate(arrays) for arrays in zip(*everyone, strict=True))
+    all_parts = gather_object(parts)
+    index, x_IND, mask_ISS = (np.concatenate(arrays) for arrays in zip(*all_parts, strict=True))
     order = index.argsort()
     return PatchFeatures(torch.from_numpy(x_IND[order]), torch.from_numpy(mask_ISS[order]))
 
 
 def _to_smallest_type(mask: Tensor) -> Tensor:
-    """Convert a mask to uint8 if all values fit, else to int32, because masks take much memory."""
+    """Convert a mask to uint8 if all values fit, else to int32, to save memory."""
     fits_uint8 = int(mask.min()) >= 0 and int(mask.max()) < 256
     return mask.to(torch.uint8 if fits_uint8 else torch.int32)
 
@@ -278,10 +286,11 @@ def count_classes(mask_ISS: Tensor, ignore: int) -> int:
 def upsampled(
     x_BND: Tensor, scale: Scale, weight_AF: Tensor, task: SegmentationTask, side: int
 ) -> Tensor:
-    """Return logits (B, F, S, S) of a linear layer on patches, upsampled bilinearly to the mask.
+    """Return the logits (B, F, S, S) of a linear layer on patches, upsampled to the mask's size.
 
     This is the linear decoder of Strudel et al. (2021, section 3.2) and Oquab et al. (2023, section
-    7.4). Standardised features (`scale`) replace the batch norm of Oquab et al.
+    7.4), with bilinear upsampling. Standardised features (`scale`) replace the batch norm of Oquab
+    et al.
 
     Args:
         x_BND: Patch features.
@@ -326,11 +335,11 @@ def train_segmenter(
     def gradient(step: int, weight_AF: Tensor) -> Tensor:
         row_B = probes.rows_of_batch(step, min(probe.batch, images), images)
         total_AF = torch.zeros_like(weight_AF)
-        pixels = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
+        counted_pixels = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
         for rows in row_B.split(images_at_once):
             x_BND, mask_BSS = train.x_IND[rows].to(device), train.mask_ISS[rows].to(device)
             total_AF += _gradient(x_BND, mask_BSS, scale, weight_AF, task)
-        return total_AF / pixels
+        return total_AF / counted_pixels
 
     return probes.train_by_sgd(gradient, train.x_IND.shape[2], task.classes, probe, device)
 
@@ -340,9 +349,9 @@ def _gradient(
 ) -> Tensor:
     """Return the gradient (A, F) of the cross-entropy, summed over the pixels of a batch.
 
-    The weights of all G learning rates are the columns of one matrix. The loss of a rate depends
-    only on the columns of this rate, so the gradient of the sum of all losses contains the gradient
-    of each loss.
+    One matrix has the weights of all G learning rates, C columns for each. The loss of a rate
+    depends only on the columns of the rate. Therefore, the gradient of the sum over all rates gives
+    each rate the gradient of the rate's own loss.
 
     Args:
         x_BND: Patch features.
@@ -362,7 +371,7 @@ def _gradient(
 
 
 def class_pixel_counts(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Tensor:
-    """Count the pixels of each class, from which `scores` computes mIoU, without ignored pixels.
+    """Count the correct, true and predicted pixels of each class, without ignored pixels.
 
     Args:
         mask: True classes.
@@ -375,19 +384,20 @@ def class_pixel_counts(mask: Tensor, pred: Tensor, task: SegmentationTask) -> Te
     """
     is_counted = mask != task.ignore
     truth, predicted = mask[is_counted].long(), pred[is_counted]
-    parts = (truth[truth == predicted], truth, predicted)
-    return torch.stack([part.bincount(minlength=task.classes) for part in parts]).cpu()
+    correct = truth[truth == predicted]
+    counts = [values.bincount(minlength=task.classes) for values in (correct, truth, predicted)]
+    return torch.stack(counts).cpu()
 
 
 def count_pixels(
     read: Reader, batches: Iterable[Batch], fitted: FittedSegmenter, task: SegmentationTask
 ) -> PixelCounts:
-    """Count the pixels that fitted probes classify correctly, over the images of all processes.
+    """Count the pixels that fitted probes classify correctly, over all processes. Collective.
 
-    All processes call this function. For each class, the three counts of `class_pixel_counts` are
-    summed over all images, at each of the G learning rates. The counts of single images are kept
-    for the first rate only: intervals need them, and intervals are computed for test images, which
-    are classified at a single rate.
+    For each class, the three counts of `class_pixel_counts` are summed over all images, at each of
+    the G learning rates. Intervals also need the counts of each image. These counts are returned
+    only for the first rate, because intervals are computed only for test images, which are
+    classified at a single rate.
 
     Args:
         read: Reader of patch features (B, N, D).
@@ -397,7 +407,8 @@ def count_pixels(
     """
     total_G3C = torch.zeros(len(fitted.weight_GAC), 3, task.classes, dtype=torch.int64)
     commonest_3C = torch.zeros_like(total_G3C[0])
-    counts_of_images = [total_G3C[:0]]  # no image yet
+    # A process may have no image, but `cat` and `concatenate` need an array
+    counts_of_images = [total_G3C[:0]]
     contents = [NO_HASHES]
     for batch in batches:
         x_BND = read(batch.image)
@@ -420,12 +431,12 @@ def count_pixels(
     counts = PixelCounts(
         total_G3C, commonest_3C, torch.cat(counts_of_images), np.concatenate(contents)
     )
-    parts = gather_object([counts])  # the counts of each process
+    all_counts = gather_object([counts])  # one for each process
     return PixelCounts(
-        sum(part.total_G3C for part in parts),
-        sum(part.commonest_3C for part in parts),
-        torch.cat([part.image_M3C for part in parts]),
-        np.concatenate([part.content_M for part in parts]),
+        sum(process.total_G3C for process in all_counts),
+        sum(process.commonest_3C for process in all_counts),
+        torch.cat([process.image_M3C for process in all_counts]),
+        np.concatenate([process.content_M for process in all_counts]),
     )
 
 
@@ -437,9 +448,9 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
     pixels, both scores are NaN.
 
     Args:
-        total_R3C: R tables of pixel counts, for example of R learning rates or R resamples of the
-            images. Each has three counts for each class, as `class_pixel_counts` returns them,
-            summed over images.
+        total_R3C: R tables of pixel counts, for example for R learning rates or R resamples of the
+            images. A table has three counts for each class (`class_pixel_counts`), summed over
+            images.
 
     Returns:
         {"miou": float64 (R,), "pixel_accuracy": float64 (R,)}, a score for each table.
@@ -455,16 +466,17 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
 
 
 def score_interval(a: PixelCounts, b: PixelCounts, name: str) -> Interval:
-    """Return the percentile interval of the difference of a score, encoder `a` minus encoder `b`.
+    """Return a bootstrap interval of the difference in a score, encoder `a` minus encoder `b`.
 
-    The M images are resampled together for both encoders. Copies of an image stay together.
+    Both encoders are scored on the same resamples of the M images. Copies of an image are resampled
+    together.
 
     Args:
         a: Counts of an encoder.
         b: Counts of another encoder on the same images.
         name: Score to compare, "miou" or "pixel_accuracy".
     """
-    # K = 3 C counts of each image
+    # Flatten the counts of each image to K = 3 C numbers
     a_MK, b_MK = (counts.image_M3C.flatten(1).double().numpy() for counts in (a, b))
 
     def score(sum_RK: np.ndarray) -> np.ndarray:

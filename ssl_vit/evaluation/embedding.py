@@ -1,4 +1,4 @@
-"""Write features of whole splits in shards of parquet, and find the images nearest to queries.
+"""Write features of whole splits as parquet shards, and find the images most similar to queries.
 
 Legend: B images of a batch, M images, N patches, D width, Q queries, S sampled images, P pairs of
 sampled images.
@@ -34,7 +34,7 @@ TokenReader = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 class FeatureShard(NamedTuple):
-    """Rows first .. last-1 of a split, and the file with their features."""
+    """File with the features of a part of a split: the rows from `first` to `last` - 1."""
 
     split: str
     first: int
@@ -43,7 +43,7 @@ class FeatureShard(NamedTuple):
 
 
 class Neighbor(NamedTuple):
-    """Image near a query.
+    """Image that is similar to a query.
 
     Attributes:
         similarity: Cosine similarity with the query.
@@ -63,11 +63,11 @@ class Neighbor(NamedTuple):
 
 
 class PairSimilarity(NamedTuple):
-    """Cosine similarities of all pairs of images.
+    """Summary of the cosine similarities of all pairs of images.
 
     Attributes:
-        mean: The mean of all similarities.
-        high: The 99th percentile.
+        mean: Mean of the similarities.
+        high: 99th percentile of the similarities.
         images: Number of images.
     """
 
@@ -85,7 +85,7 @@ def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> 
         net: Encoder.
         pool: How tokens are pooled into a feature, token or avg.
         layer: Block after which tokens are read, from 1. None: after the final norm.
-        patches: Whether to return patch tokens too.
+        patches: Whether to return patch tokens, too.
     """
 
     def read(image_B3HW: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -102,11 +102,11 @@ def token_reader(net: Backbone, pool: str, layer: int | None, patches: bool) -> 
 def embed(
     read: TokenReader, batches: Iterable[Batch], source: Source, device: torch.device
 ) -> bytes:
-    """Extract the features of a shard's images, and return them as the bytes of a parquet file.
+    """Extract the features of a shard's images, and return the bytes of a parquet file.
 
     The columns are `index`, `file`, `label` (null for none), `embedding` (D,) and, if patches are
-    read, `patches` (N, D). Images that could not be read have no row and are listed in the
-    metadata. Call this function under autocast.
+    read, `patches` (N, D). Unreadable images have no row and are listed in the metadata. Call this
+    function under autocast.
 
     Args:
         read: Reader of features.
@@ -117,17 +117,17 @@ def embed(
     Raises:
         NonFiniteError: A feature or a patch of an image is not finite.
     """
-    names = source.classes
-    vector = datasets.Sequence(datasets.Value("float32"))
-    kinds: dict[str, Any] = {
+    class_names = source.classes
+    vector_type = datasets.Sequence(datasets.Value("float32"))
+    column_types: dict[str, Any] = {
         "index": datasets.Value("int64"),
         "file": datasets.Value("string"),
-        "label": datasets.ClassLabel(names=names) if names else datasets.Value("int64"),
-        "embedding": vector,
+        "label": datasets.ClassLabel(names=class_names) if class_names else datasets.Value("int64"),
+        "embedding": vector_type,
     }
-    columns: dict[str, list[Any]] = {name: [] for name in kinds}
+    columns: dict[str, list[Any]] = {name: [] for name in column_types}
     unreadable: list[str] = []
-    finite = [torch.ones(0, dtype=torch.bool)]
+    finite = [torch.ones(0, dtype=torch.bool)]  # `cat` needs a tensor, even without images
     for batch in batches:
         unreadable += batch.unreadable
         if not len(batch.image):
@@ -142,11 +142,11 @@ def embed(
         columns["label"] += [label if label >= 0 else None for label in batch.label.tolist()]
         columns["embedding"] += [*x_BD.float().cpu().numpy()]
         if h_BND is not None:
-            kinds["patches"] = datasets.Sequence(vector)
+            column_types["patches"] = datasets.Sequence(vector_type)
             patches = columns.setdefault("patches", [])
             patches += [[*h_ND] for h_ND in h_BND.float().cpu().numpy()]
     check_finite(ENCODER, torch.cat(finite))
-    schema = datasets.Features(kinds).arrow_schema
+    schema = datasets.Features(column_types).arrow_schema
     metadata = {**(schema.metadata or {}), UNREADABLE: json.dumps(unreadable).encode()}
     schema = schema.with_metadata(metadata)
     file = io.BytesIO()
@@ -156,7 +156,7 @@ def embed(
 
 
 def decode(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read a shard's file: return the images' rows in the split (M,) and the features (M, D)."""
+    """Read the images' rows in the split (M,) and the features (M, D) from a shard's file."""
     table = pyarrow.parquet.read_table(file, columns=["index", "embedding"])
     embedding = table.column("embedding").combine_chunks()
     values = embedding.flatten().to_numpy()
@@ -165,9 +165,9 @@ def decode(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def summary(file: Path) -> tuple[int, list[str]]:
-    """Return the number of images in a shard's file and the list of unreadable images.
+    """Return the number of images in a shard's file, and the list of unreadable images.
 
-    Features are not read.
+    The features are not read.
 
     Args:
         file: A parquet file with the content that `embed` returns.
@@ -188,19 +188,19 @@ def search(
 
     Args:
         query_QD: Features of Q queries.
-        shards: Shards to search. Each is read once, so memory holds the features of one shard.
+        shards: Shards to search. Memory holds the features of one shard at a time.
         splits: {name: split} of the shards.
         top: Number of images to find for each query.
 
     Returns:
         For each query, the images with the highest cosine similarity, best first; and the
         similarities of all pairs among at most SAMPLED random images, which show how similar two
-        images usually are (None if fewer than two of the random images could be read).
+        images usually are. None if fewer than two of the random images are readable.
     """
     sampled_S = _sample_images(sum(shard.last - shard.first for shard in shards))
     query_QD = normalize(query_QD)
-    image_rows: list[tuple[str, int]] = []  # split and row of each image that is searched
-    similarities, sample = [], []
+    image_rows: list[tuple[str, int]] = []  # split and row of each readable image
+    similarities, sample = [], []  # for each shard: (Q, M), and features of the sampled images
     shard_start = 0  # number of images in earlier shards
     for shard in shards:
         row_M, x_MD = decode(shard.file)  # rows in the split
@@ -222,9 +222,9 @@ def search(
 
 
 def _sample_images(images: int) -> np.ndarray:
-    """Draw at most SAMPLED of the numbers 0 .. images - 1, and return them in ascending order.
+    """Draw at most SAMPLED random indices from 0 to `images` - 1, in ascending order.
 
-    The same numbers are drawn at each call, because the random key is fixed.
+    The random key is fixed, so each call draws the same indices.
     """
     sampled_S = rng.permute(np.arange(min(SAMPLED, images)), images, rng.key(SAMPLE_KEY))
     return np.sort(sampled_S)
@@ -245,7 +245,7 @@ def _neighbor(
 
 
 def _pair_similarity(x_SD: np.ndarray) -> PairSimilarity | None:
-    """Return the similarities of all pairs of features of length 1, or None for fewer than two."""
+    """Return the similarities of all pairs of normalised features, None for fewer than two."""
     if len(x_SD) < 2:
         return None
     similarity_P = (x_SD @ x_SD.T)[np.triu_indices(len(x_SD), 1)]

@@ -31,12 +31,12 @@ from . import probes
 from .images import EvaluationImages
 from .probes import DRAWS_ALONE, SEED, Features, Picks
 
-ENCODER = ""  # name of the encoder's reader; UNTRAINED, INITIAL and PIXELS name those of baselines
+ENCODER = ""  # name of the encoder's reader; UNTRAINED, INITIAL and PIXELS name baselines' readers
 
 # uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, tokens, D)
 Reader = Callable[[Tensor], Tensor]
 Readers = Mapping[str, Reader]  # {ENCODER, UNTRAINED, ...: reader}
-Right = Mapping[str, Tensor]  # {measure: whether each image is right, bool (T, M)}
+Right = Mapping[str, Tensor]  # {measure: whether each image is classified correctly, bool (T, M)}
 
 
 def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
@@ -45,12 +45,10 @@ def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
 
 
 def is_finite(output_B: Tensor) -> Tensor:
-    """Return whether all values of each image's features, tokens or logits (B, ...) are finite.
-
-    The result is bool (B,), on the CPU.
+    """Return for each image whether all outputs of a network are finite, bool (B,), on the CPU.
 
     Args:
-        output_B: Output of a network for B images, of any shape (B, ...).
+        output_B: Features, tokens or logits of B images, of any shape (B, ...).
     """
     if not output_B.numel():
         return torch.ones(len(output_B), dtype=torch.bool)
@@ -96,9 +94,7 @@ class CheckedReader:
         return output_B
 
     def check(self) -> None:
-        """Check the features of all images that any process has read since the last check.
-
-        All processes call this method.
+        """Check the features that all processes have read since the last check. Collective.
 
         Raises:
             NonFiniteError: Features of an image are not finite.
@@ -114,7 +110,7 @@ def extract_labelled_features(
 ) -> tuple[dict[str, Features], Copies | None]:
     """Extract the features of the labelled images of all processes.
 
-    All processes call this function, under autocast.
+    Collective. Call this function under autocast.
 
     Args:
         readers: {name: reader of the encoder or a baseline}.
@@ -123,18 +119,18 @@ def extract_labelled_features(
 
     Returns:
         {name: features (L, D) and labels (L,)} of the L labelled images, in the order of the split,
-        on the device; and how often the same image is among these images.
+        on the device; and counts of repeated images.
 
     Raises:
         NonFiniteError: See `gather_features`.
     """
-    _, label_N, content_N, read = gather_features(readers, batches, accelerator)
+    _, label_N, content_N, x_of_name = gather_features(readers, batches, accelerator)
     is_labelled_N = label_N >= 0
     device = accelerator.device
     label_L = torch.from_numpy(label_N[is_labelled_N]).to(device)
     features = {
         name: (torch.from_numpy(x_ND[is_labelled_N]).to(device), label_L)
-        for name, x_ND in read.items()
+        for name, x_ND in x_of_name.items()
     }
     return features, count_copies(content_N[is_labelled_N], label_N[is_labelled_N])
 
@@ -155,31 +151,30 @@ def gather_features(
         and {name: features (N, D) float32}.
 
     Raises:
-        NonFiniteError: A feature of the encoder is not finite. `probe_all` checks the baselines.
+        NonFiniteError: A feature of the encoder is not finite. The features of baselines are
+            checked later, by `probe_all`.
     """
     parts = []
     for batch in batches:
         image_BCHW = to_device(batch, accelerator.device).image
         features = [read(image_BCHW).float().cpu().numpy() for read in readers.values()]
         parts.append((batch.index.numpy(), batch.label.numpy(), batch.content, *features))
-    parts_of_all = accelerator.gather_parts(parts)
-    # The first three arrays of each part are followed by the features of each reader
-    index, label_N, content_N, *feature_list = (
-        np.concatenate(arrays) for arrays in zip(*parts_of_all, strict=True)
+    all_parts = accelerator.gather_parts(parts)
+    # A part has three arrays, then the features of each reader
+    index, label_N, content_N, *feature_arrays = (
+        np.concatenate(arrays) for arrays in zip(*all_parts, strict=True)
     )
     order = index.argsort()
-    by_name = {name: x_ND[order] for name, x_ND in zip(readers, feature_list, strict=True)}
-    if ENCODER in by_name:
-        check_finite(ENCODER, is_finite(torch.from_numpy(by_name[ENCODER])))
-    return index[order], label_N[order], content_N[order], by_name
+    x_of_name = {name: x_ND[order] for name, x_ND in zip(readers, feature_arrays, strict=True)}
+    if ENCODER in x_of_name:
+        check_finite(ENCODER, is_finite(torch.from_numpy(x_of_name[ENCODER])))
+    return index[order], label_N[order], content_N[order], x_of_name
 
 
 def count_copies_in(
     batches: Iterable[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> Copies | None:
-    """Count the images with equal content among all processes' images.
-
-    All processes call this function.
+    """Count the images of all processes that have equal content. Collective.
 
     Args:
         batches: Batches of this process.
@@ -187,7 +182,7 @@ def count_copies_in(
         labelled: Whether to count only labelled images.
 
     Returns:
-        The copies, or None if all images are distinct.
+        The counts of repeated images, or None if all images are distinct.
     """
     parts = []
     for batch in batches:
@@ -197,12 +192,13 @@ def count_copies_in(
             is_labelled_B = is_labelled(batch.label).numpy()
             content_B, label_B = content_B[is_labelled_B], label_B[is_labelled_B]
         parts.append((content_B, label_B))
-    content_N, label_N = map(np.concatenate, zip(*accelerator.gather_parts(parts), strict=True))
+    all_parts = accelerator.gather_parts(parts)
+    content_N, label_N = (np.concatenate(arrays) for arrays in zip(*all_parts, strict=True))
     return count_copies(content_N, label_N)
 
 
 def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe, str]:
-    """Drop the numbers of few-shot images per class (probe.shots) that exceed the smallest class.
+    """Drop from probe.shots (few-shot images per class) all numbers above the smallest class.
 
     For example, shots=[1, 5, 10] become [1, 5] if the smallest class has 7 labelled images.
 
@@ -212,7 +208,8 @@ def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe,
         classes: Number of classes.
 
     Returns:
-        The changed options, and a note that names the dropped numbers, empty if none was dropped.
+        The changed options, and a note that lists the dropped numbers. The note is empty if no
+        number was dropped.
 
     Raises:
         UserError: The smallest class has too few labelled images for every number of shots.
@@ -221,8 +218,8 @@ def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe,
         return probe, ""
     label_N = source.label_of(np.arange(len(source)))
     label_L = torch.from_numpy(label_N[label_N >= 0])
-    # Called only because it raises an error if the smallest class has too few images even for the
-    # smallest number of shots
+    # This call raises the UserError if the smallest class is too small for the smallest number of
+    # shots. The sampled rows are not used
     probes.sample_shots(label_L, min(probe.shots), classes, SEED, source.classes)
     images_C = label_L.bincount(minlength=classes)[:classes]
     smallest = int(images_C.argmin())
@@ -242,11 +239,11 @@ def drop_large_shots(probe: Probe, source: Source, classes: int) -> tuple[Probe,
 def sample_few_shot(
     readers: Readers, images: EvaluationImages, probe: Probe
 ) -> tuple[dict[str, Features], Picks]:
-    """Choose few-shot training images by label, and extract features of only these images.
+    """Pick few-shot training images by label, and extract features of only the picked images.
 
     Extracting all features would take longer: on ImageNet, 5 shots in 3 draws are 15,000 of 1.28
-    million images. An unreadable image is replaced by the next image of its class. All processes
-    call this function, under autocast.
+    million images. An unreadable image is replaced by the next image of the same class. Collective.
+    Call this function under autocast.
 
     Args:
         readers: {name: reader of the encoder or a baseline}.
@@ -254,18 +251,19 @@ def sample_few_shot(
         probe: Numbers of shots and of random draws.
 
     Returns:
-        {name: features (S, D) and labels (S,)} of the S chosen images, and for each (shots, draw)
-        the rows of these features.
+        {name: features (S, D) and labels (S,)} of the S images that any draw picks, and
+        {(shots, draw): rows of the features}.
 
     Raises:
         UserError: A class has fewer images than shots.
     """
     source, accelerator = images.splits.train, images.accelerator
     label_N = source.label_of(np.arange(len(source)))
-    index_L = np.flatnonzero(label_N >= 0)  # `sample_shots` counts labelled images only
+    # index_L are rows of the split. `picks` and row_S index the labelled images, that is index_L
+    index_L = np.flatnonzero(label_N >= 0)
     label_L = torch.from_numpy(label_N[index_L])
+    draws = DRAWS_ALONE if probe.trials is None else probe.trials
     while True:  # until all picked images are readable
-        draws = DRAWS_ALONE if probe.trials is None else probe.trials
         picks = probes.pick_shots(label_L, probe, images.classes, source.classes, draws)
         row_S = np.unique(np.concatenate([rows.numpy() for rows in picks.values()]))
         batches = images.read_batches(source, index_L[row_S])
@@ -279,7 +277,7 @@ def sample_few_shot(
     features = {
         name: (torch.from_numpy(x_SD).to(device), label_S) for name, x_SD in x_of_name.items()
     }
-    # From rows among the labelled images to rows among the S picked images
+    # Convert rows among the labelled images to rows among the S picked images
     picked_rows = {
         key: torch.from_numpy(np.searchsorted(row_S, rows.numpy())) for key, rows in picks.items()
     }
@@ -295,11 +293,11 @@ def run_probes(
 ) -> Iterator[tuple[str, Tensor]]:
     """Fit probes to training features, and yield which test images each probe classifies correctly.
 
-    Only probes of one feature per image are run: k-NN, the linear probe and few-shot. The attentive
-    probe (`attentive.py`) and segmentation (`dense.py`) read several tokens per image.
+    Only the probes that read one feature per image are run: k-NN, the linear probe and few-shot.
+    The attentive probe (`attentive.py`) and segmentation (`dense.py`) read several tokens.
 
     Probes run in float32 even under a caller's autocast. In bfloat16, different similarities would
-    become equal, and other neighbours would become the nearest.
+    round to equal values, and k-NN would choose other neighbours.
 
     Args:
         features: {split: features and labels} of the splits "train" and "test", and for the linear
@@ -307,7 +305,7 @@ def run_probes(
         probe: Measures (probe.measures) and their options.
         classes: Number of classes.
         picks: Rows of the training features for few-shot. None: drawn here.
-        names: Names of the classes for errors, if any.
+        names: Class names for error messages, if any.
 
     Yields:
         The name of the metric, for example `few_shot_5`, and whether each of M test images is
@@ -319,10 +317,10 @@ def run_probes(
     test_MD, test_label_M = features["test"]
     task = probes.ProbeTask(probe, classes, picks, names)
     for measure in probe.measures_that_read("feature"):
-        classify = pkgutil.resolve_name(MEASURES[measure].code)
+        classify = pkgutil.resolve_name(MEASURES[measure].code)  # code is "module:function"
         with full_precision(test_MD.device):
-            predictions_of: dict[str, list[Tensor]] = classify(features, task)
-        for name, predictions in predictions_of.items():
+            predictions_by_metric: dict[str, list[Tensor]] = classify(features, task)
+        for name, predictions in predictions_by_metric.items():
             right_TM = torch.stack([predicted_M == test_label_M for predicted_M in predictions])
             yield name, right_TM.cpu()
 
@@ -339,7 +337,7 @@ def probe_all(
     """Run the probes on the features of the encoder and of each baseline.
 
     On the pixels, only k-NN is run, because there is no network to probe. A baseline that raises
-    `error` is left out with a warning; the encoder's error is raised.
+    `error` is left out with a warning. An error of the encoder is raised.
 
     Args:
         features: {split: {reader: features and labels}}, where a reader is ENCODER or a baseline.
@@ -347,22 +345,22 @@ def probe_all(
         classes: Number of classes.
         warn: Receives the warnings.
         picks: See `run_probes`.
-        names: Names of the classes for errors, if any.
-        error: Type of the errors that leave a baseline out.
+        names: Class names for error messages, if any.
+        error: Type of errors that become a warning if a baseline fails.
 
     Returns:
-        {reader: {measure: bool (T, M), whether each test image is classified correctly}}. The
-        entry COMMONEST holds, for each measure, the result of always naming the commonest class.
+        {reader: {measure: whether each test image is classified correctly, bool (T, M)}}. The
+        entry COMMONEST has, for each measure, the result of always naming the commonest class.
     """
     right: dict[str, Right] = {}
     only_knn = probe.model_copy(update={"measures": ["knn"]})
     for name in features["test"]:
         by_split = {split: by_reader[name] for split, by_reader in features.items()}
-        run_probe = only_knn if name == PIXELS else probe
+        options = only_knn if name == PIXELS else probe
         with warn_if_baseline_fails(name, error, warn):
             for x_ND, _ in by_split.values():
                 check_finite(name, is_finite(x_ND))
-            right[name] = dict(run_probes(by_split, run_probe, classes, picks, names))
+            right[name] = dict(run_probes(by_split, options, classes, picks, names))
     _, label_M = next(iter(features["test"].values()))
     commonest: dict[str, Tensor] = {}
     for by_measure in right.values():
@@ -398,5 +396,5 @@ def warn_if_baseline_fails(
 
 
 def accuracy(right_TM: Tensor) -> float:
-    """Return the share of images that are classified correctly, averaged over draws."""
+    """Return the share of correctly classified images, averaged over the T draws."""
     return fmean(right_M.double().mean().item() for right_M in right_TM)

@@ -26,16 +26,14 @@ def read_batches(
     most: int,
     **options: Any,
 ) -> list[Batch]:
-    """Read held-out images into memory, on each process an equal share.
-
-    All processes call this function.
+    """Read held-out images into memory, an equal share on each process. Collective.
 
     Args:
         source: Split of the images.
         data: Preprocessing, and the share of images that may be unreadable.
         batch_layout: How batches are divided among the processes.
         accelerator: Processes that read images.
-        most: Read at most this number of images, all processes together.
+        most: Largest number of images to read, over all processes.
         **options: Further arguments of `loaders.held_out_batches`.
 
     Returns:
@@ -48,7 +46,7 @@ def read_batches(
     names: list[str] = []
     for batch in batches:
         names += batch.unreadable
-    unreadable = accelerator.gather_parts(names)  # of all processes
+    unreadable = accelerator.gather_parts(names)
     if unreadable:
         images = count_images(batches, accelerator) + len(unreadable)
         check_unreadable(len(unreadable), images, data, unreadable)
@@ -58,9 +56,7 @@ def read_batches(
 def count_images(
     batches: list[Batch], accelerator: WatchedAccelerator, labelled: bool = False
 ) -> int:
-    """Count all processes' images, or with `labelled` only labelled images.
-
-    All processes call this function.
+    """Count the images of all processes. Collective.
 
     Args:
         batches: Batches of this process.
@@ -75,11 +71,11 @@ def count_images(
 
 
 class HeldOutEvaluator:
-    """Evaluator of an objective on held-out images. Create it on all processes at the same time.
+    """Evaluator of an objective on held-out images. Creating an evaluator is collective.
 
     Attributes:
         batches: Batches of this process, without empty batches.
-        images: Number of images that all processes measure, each image once.
+        images: Number of measured images, over all processes.
         example: Batch of one or two images, the same on all processes.
         latest: {metric: (value, number of images)} of the last evaluation.
         baselines: {baseline: (value, number of images)} of the objective's baselines.
@@ -89,25 +85,26 @@ class HeldOutEvaluator:
         self.batches = [batch for batch in batches if len(batch.key)]
         self.accelerator = accelerator
         self.images = count_images(batches, accelerator)
-        first = [batch.map(lambda values: values[:2]) for batch in self.batches[:1]]
-        self.example = accelerator.gather_parts(first)[0]
+        # A process may have no image, so all processes use the example of the lowest rank with one
+        local_examples = [batch.map(lambda values: values[:2]) for batch in self.batches[:1]]
+        self.example = accelerator.gather_parts(local_examples)[0]
         self.latest: dict[MetricKey, tuple[float, int]] = {}
         self.baselines: dict[MetricKey, tuple[float, int]] = {}
 
     def measure_baselines(self, objective: Objective) -> Means:
         """Measure the objective's baselines on the held-out images, and return their values.
 
-        Call this method once, before training. Most baselines depend only on the images and stay
-        the same during training. If an objective's baselines change (`baselines_move`), for example
-        because they depend on a teacher, each evaluation measures them again by itself.
+        Call this method once, before training. Most baselines depend only on the images. If the
+        baselines change during training (`baselines_move`), for example with a teacher, each
+        evaluation measures the baselines again.
 
         Raises:
             UserError: See `check_baselines`.
         """
-        means = self._means(objective, objective.baselines)
-        check_baselines(objective, {name: value for name, (value, _) in means.items()})
-        self.baselines = read_flat_names(means)
-        return means
+        baseline_means = self._means(objective, objective.baselines)
+        check_baselines(objective, {name: value for name, (value, _) in baseline_means.items()})
+        self.baselines = read_flat_names(baseline_means)
+        return baseline_means
 
     def names(self, objective: Objective) -> list[str]:
         """Return the names of the objective's metrics, without baselines.
@@ -129,7 +126,7 @@ class HeldOutEvaluator:
             yield flat_name(key._replace(is_held_out=True)), value
 
     def _means(self, objective: Objective, metrics_of: Callable[[Batch], Metrics]) -> Means:
-        """Return the means of metrics over all processes' batches.
+        """Return the means of metrics over the held-out images of all processes. Collective.
 
         Args:
             objective: The objective, which may compute further metrics from the means.
@@ -142,9 +139,9 @@ class HeldOutEvaluator:
 
 
 def _finite(output: Output) -> Metrics:
-    """Return the metrics of a batch, all NaN if the loss is not finite.
+    """Return the metrics of a batch, or NaN for every metric if the loss is not finite.
 
-    Without this, an accuracy would look normal, because argmax of NaN logits is also a class.
+    Otherwise an accuracy would look normal, because argmax of NaN logits also returns a class.
     """
     one_or_nan = torch.ones_like(output.loss).where(output.loss.isfinite(), torch.nan)
     return {name: (total * one_or_nan, count) for name, (total, count) in output.metrics.items()}

@@ -22,8 +22,8 @@ from ..training.distributed import WatchedAccelerator
 class EvaluationImages:
     """Splits of an evaluation, and methods that read them in batches.
 
-    Unreadable images are left out. After the last batch of a split, each is reported once, or a
-    UserError is raised if there are more than data.unreadable allows.
+    Unreadable images are left out and reported, each image once, after the last batch of a split.
+    A UserError is raised if there are more unreadable images than data.unreadable allows.
 
     Attributes:
         recipe: Recipe of the evaluation.
@@ -33,9 +33,9 @@ class EvaluationImages:
         batch_layout: How batches are divided among the processes.
         workers: Data loading processes of each process.
         warn: Receives a line for each image that is left out, on rank 0.
-        should_stop: Returns whether to stop waiting for images, on one process.
+        should_stop: Returns whether this process stops waiting for images.
         forwarded: Number of images that all processes have requested so far.
-        reported: Lines that were already given to `warn`.
+        reported: Unreadable images that were already reported.
     """
 
     recipe: Recipe
@@ -56,7 +56,7 @@ class EvaluationImages:
         return self.splits.test
 
     def not_counted(self) -> "EvaluationImages":
-        """Return a copy to read a baseline's images with, so that `forwarded` stays unchanged."""
+        """Return a copy that reads images for a baseline. They do not count in this `forwarded`."""
         return replace(self)
 
     def read_batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:
@@ -98,7 +98,7 @@ class EvaluationImages:
                 allows.
         """
         names: list[str] = []
-        # Count all requested images, also those that turn out to be unreadable, for result.json
+        # result.json has the number of requested images, including unreadable images
         self.forwarded += images
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)

@@ -1,11 +1,11 @@
 """Measure probes of the encoder and of its baselines while a run trains.
 
-With probe.every the recipe chooses the probes, the images and the interval. Without probe.every,
-the probe is k-NN (eval.knn) if the images have labels, with so few images and evaluations that the
-probe takes SHARE of the run's work.
+With probe.every, the recipe chooses the probes, the images and the interval. Without probe.every,
+the probe is k-NN (eval.knn) if the images have labels. The numbers of images and evaluations are
+then reduced until k-NN takes at most SHARE of the run's work, within limits (`_choose_sizes`).
 
 Legend: M held-out images, T random draws of few-shot's training images (1 for other probes), N
-training images, D width of the features.
+training images, S images of a split, D width of the features.
 """
 
 import hashlib
@@ -62,10 +62,10 @@ from .features import (
 from .held_out import count_images, read_batches
 
 CONDITIONS = "conditions"  # name of the conditions in the metadata of the file COMPARED
-RATE_KEY = 8  # key of the permutation that draws the images that choose a learning rate
+RATE_KEY = 8  # key of the permutation that draws images on which a learning rate is chosen
 SHARE = 0.03  # share of a run's work that k-NN takes at most, within the limits of `_choose_sizes`
 LEAST_LABELLED = 20  # labelled held-out images; an accuracy on fewer says nothing
-FEW_PER_CLASS = 5  # images; folders with fewer are hardly classes
+FEW_PER_CLASS = 5  # images; folders with fewer images are hardly classes
 # Least number of images that k-NN learns from and is measured on, if there are enough
 LEAST_TRAINING, LEAST_HELD_OUT = 1000, 500
 
@@ -91,7 +91,7 @@ class OnlineProbes:
         paired: Whether to measure the difference to each baseline, see `metrics_with_baselines`.
         images: Number of labelled training images and number of labelled held-out images, over all
             processes.
-        copies: How often the same image is among the held-out images.
+        copies: Counts of repeated held-out images. None: all images are distinct.
         first: Number of held-out images that are skipped before the first measured image.
         every: Steps between two evaluations.
         share: Share of the run's work that the probes take, 0 to 1.
@@ -116,12 +116,12 @@ class OnlineProbes:
     share: float = 0.0
     baselines: dict[str, Right] = field(init=False, default_factory=dict)
     right: dict[str, Tensor] = field(init=False, default_factory=dict)
-    # the next two are the same on all processes
+    # Flags that are the same on all processes: `compare` was called, an evaluation was run
     has_compared: bool = field(init=False, default=False)
     has_run: bool = field(init=False, default=False)
 
     def describe(self) -> str:
-        """Describe the probes, the number of images and the steps between evaluations, in words."""
+        """Describe the probes, the images and the interval of evaluations, for the terminal."""
         measures = ", ".join(MEASURES[name].label or name for name in self.probe.measures)
         train, held_out = self.images
         return (
@@ -135,10 +135,10 @@ class OnlineProbes:
         return self.probe.metrics_of(self.probe.measures_that_read("feature"))
 
     def count_images_set_aside(self, images: int) -> int:
-        """Return how many training images are set aside to choose a probe's learning rate.
+        """Return how many of `images` training images are set aside to choose a learning rate.
 
-        This is a tenth of the `images` training images, or 0 if no probe chooses a learning rate.
-        The probes do not learn from the images that are set aside.
+        This is a tenth of the images, or 0 if no probe chooses a learning rate. The probes do not
+        learn from the images set aside.
         """
         return max(1, images // 10) if held_out_choices(self.probe.measures) else 0
 
@@ -154,23 +154,23 @@ class OnlineProbes:
         held_out_MD, _ = features["test"][ENCODER]
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
-        of_encoder = {split: by_reader[ENCODER] for split, by_reader in features.items()}
-        of_fresh = self.baselines.get(UNTRAINED, {})
+        encoder_features = {split: by_reader[ENCODER] for split, by_reader in features.items()}
+        untrained_right = self.baselines.get(UNTRAINED, {})
         for name, right_TM in run_probes(
-            of_encoder, self.probe, self.classes, names=self.class_names
+            encoder_features, self.probe, self.classes, names=self.class_names
         ):
             self.right[name] = right_TM
             column = MetricKey(name, is_probe=True, is_held_out=True)
             yield flat_name(column), accuracy(right_TM)
-            if name in of_fresh:
-                yield flat_name(column._replace(subject=UNTRAINED)), accuracy(of_fresh[name])
+            if name in untrained_right:
+                untrained_column = column._replace(subject=UNTRAINED)
+                yield flat_name(untrained_column), accuracy(untrained_right[name])
 
     def compare(self, network: Backbone, step: int) -> None:
-        """Measure the baselines with which the encoder is compared, and store the results.
+        """Measure the baselines of the encoder once per run, and store the results. Collective.
 
-        The baselines are measured once, for example an encoder with untrained weights. A resumed
-        run reads the results from the run's folder if it probes the same images with the same
-        options. All processes call this method.
+        A baseline is, for example, an encoder with untrained weights. A resumed run reads the
+        stored results from the run's folder if the images and the options are the same.
 
         Args:
             network: Encoder of the run.
@@ -178,8 +178,8 @@ class OnlineProbes:
         """
         self.has_compared = True
         path = self.run.folder / COMPARED
-        # Stored results are used only if three things are equal: the probes' options, the numbers
-        # of images, and how many held-out images are skipped before the first measured image
+        # Use stored results only if all of this is equal: the probes' options, the numbers of
+        # images, and the number of held-out images before the first measured image
         conditions = json.dumps([self.probe.model_dump(), *self.images, self.first])
         stored = broadcast_from_main(self.accelerator, lambda: _read_results(path, conditions))
         if stored is not None:
@@ -195,11 +195,11 @@ class OnlineProbes:
         )
 
     def _measure_baselines(self, network: Backbone, step: int) -> dict[str, Right]:
-        """Measure the baselines with which the encoder is compared.
+        """Measure the baselines of the encoder.
 
         The baselines are an encoder with untrained weights, the pixels (for k-NN) and the commonest
-        class. If the run starts from trained weights (`init=`), a further baseline (INITIAL) is the
-        encoder with these weights. It can be measured only at step 0, before they change.
+        class. If the run starts from trained weights (`init=`), the encoder with the trained
+        weights is a further baseline (INITIAL), which can be measured only at step 0.
 
         Args:
             network: Encoder of the run.
@@ -216,16 +216,16 @@ class OnlineProbes:
         with loop.autocast(recipe.compute.precision, self.accelerator):
             baselines = self._measure_once(readers, fresh)
             if step == 0 and not recipe.init_source.is_scratch:
-                start = feature_reader(network, self.pool, self.probe.layer)
-                baselines |= self.measure({INITIAL: start})
+                initial_reader = feature_reader(network, self.pool, self.probe.layer)
+                baselines |= self.measure({INITIAL: initial_reader})
         return baselines
 
     def _measure_once(self, readers: Readers, fresh: Backbone) -> dict[str, Right]:
-        """Return the results of the baselines, measured at most once by all tasks of a study.
+        """Measure the baselines, or read the results that another task of the study has stored.
 
-        A study trains many runs, called tasks, often on the same images. A task reads the results
-        that another task has stored if everything that they depend on is the same: images, weights,
-        options, and also the number of threads, which changes the rounding of sums.
+        A study trains many runs, called tasks, often on the same images. Two tasks share results if
+        images, weights, options, the type of device and the number of threads (which changes the
+        rounding of sums) are the same.
 
         Args:
             readers: {UNTRAINED or PIXELS: reader}.
@@ -256,14 +256,15 @@ class OnlineProbes:
         if stored is not None:
             return _unflatten(to_torch(stored))
         measured = self.measure(readers)
-        if readers.keys() <= measured.keys():  # no baseline has failed
+        has_all_baselines = readers.keys() <= measured.keys()  # a failed baseline is missing
+        if has_all_baselines:
             file.write(to_numpy(_flatten(measured)))
         return measured
 
     def measure(self, readers: Readers) -> dict[str, Right]:
-        """Run the probes on the features of baselines, for the same images as the encoder.
+        """Run the probes on the features of baselines, for the same images as for the encoder.
 
-        All processes call this method under autocast.
+        Collective. Call this method under autocast.
 
         Args:
             readers: {baseline: reader of its features}.
@@ -274,7 +275,7 @@ class OnlineProbes:
         features = self._extract(readers)
         if not self.accelerator.is_main_process:
             return {}
-        # a failing probe must not end a run, so every kind of error becomes a warning
+        # A failing probe must not end a run, so every Exception becomes a warning
         return probe_all(
             features,
             self.probe,
@@ -290,11 +291,11 @@ class OnlineProbes:
         return metrics_with_baselines(right, split, self.copies, self.paired, is_probe=True)
 
     def _extract(self, readers: Readers) -> dict[str, dict[str, Features]]:
-        """Extract the features of all images, and divide them into the splits of the probes.
+        """Extract the features of all images, divided into the splits of the probes.
 
-        The probes are fitted to the split "train" and tested on the split "test". These are the
-        run's training images and its held-out images. If a probe chooses a learning rate, a tenth
-        of the training images becomes a split "validation", on which the rate is chosen.
+        The split "train", to which probes are fitted, has the run's training images. The split
+        "test", on which probes are tested, has the run's held-out images. If a probe chooses a
+        learning rate, a tenth of the training images becomes the split "validation" for the choice.
 
         Args:
             readers: {ENCODER or a baseline: reader of its features}.
@@ -304,11 +305,12 @@ class OnlineProbes:
         """
         train, _ = extract_labelled_features(readers, self.train, self.accelerator)
         test, _ = extract_labelled_features(readers, self.held_out, self.accelerator)
-        images = len(next(iter(train.values()))[1])
+        _, label_N = next(iter(train.values()))  # labels are the same for all readers
+        images = len(label_N)
         set_aside = self.count_images_set_aside(images)
         if not set_aside:
             return {"train": train, "test": test}
-        # drawn at random because images may be sorted by class
+        # Draw at random, because images may be sorted by class
         row_N = torch.from_numpy(rng.permute(np.arange(images), images, rng.key(RATE_KEY)))
         splits: dict[str, dict[str, Features]] = {"train": {}, "validation": {}, "test": test}
         rows = {"train": row_N[set_aside:].sort().values, "validation": row_N[:set_aside]}
@@ -337,11 +339,11 @@ def _unflatten(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
 
 
 def _read_results(path: Path, conditions: str) -> dict[str, Right] | None:
-    """Read the baselines' results that an earlier start of the run has stored.
+    """Read the baselines' results that the run stored before it was resumed.
 
     Args:
         path: File that `compare` has written.
-        conditions: Probes and numbers of images of this start, as a text that `compare` writes.
+        conditions: Probes and numbers of images that the stored results must have, as JSON.
 
     Returns:
         The results, or None if the file is missing, damaged, or was written under other conditions.
@@ -371,11 +373,10 @@ def _hash_images(batches: Iterable[Batch]) -> list[str]:
 
 
 def why_folders_are_not_classes(source: Source) -> str:
-    """Return the reason why the folders of images are probably not classes, "" if they may be.
+    """Return why the folders of images are probably not classes, or "" if folders may be classes.
 
-    Folders are probably not classes if their names are all dates, or if the median number of images
-    in a folder is smaller than FEW_PER_CLASS. The reason is also "" if labels do not come from
-    folders.
+    Folders are probably not classes if all names are dates, or if the median number of images in a
+    folder is smaller than FEW_PER_CLASS. The result is also "" if labels do not come from folders.
 
     Args:
         source: Images with labels.
@@ -395,12 +396,11 @@ def why_folders_are_not_classes(source: Source) -> str:
 def prepare(
     run: Run, splits: Splits, batch_layout: BatchLayout, accelerator: WatchedAccelerator
 ) -> tuple[OnlineProbes | None, str]:
-    """Read the images of the probes, and create the evaluator that probes a run while it trains.
+    """Create the evaluator that probes a run during training, and read the images. Collective.
 
-    With probe.every, the recipe's probes are measured. Otherwise k-NN is measured if the images
-    suit it. The encoder is compared with the baselines (`paired`) only on images that were not
-    trained on, that chose no weights, and that do not lie in groups. All processes call this
-    function.
+    With probe.every, the recipe's probes are measured. Otherwise k-NN is measured, if the images
+    are suitable. Differences to the baselines (`paired`) are measured only on images that were not
+    trained on, that did not choose the best checkpoint, and that do not form groups (data.group).
 
     Args:
         run: Run that trains.
@@ -409,22 +409,22 @@ def prepare(
         accelerator: Processes of the run.
 
     Returns:
-        The evaluator, or None if the run has none, and the reason why k-NN is not measured. The
-        reason is empty if there is an evaluator, or if the recipe asks for none.
+        The evaluator, or None without an evaluator; and the reason why k-NN is not measured. The
+        reason is empty if there is an evaluator, or if the recipe requests no probes.
 
     Raises:
         UserError: The labels do not suit the probes of probe.every.
     """
     recipe = run.recipe
     probe, every = recipe.probe, recipe.probe.every
-    # the accuracy of an objective that learns only labels needs no probe
+    # An objective that learns only labels has an accuracy of its own and needs no probe
     learns_only_labels = all(part.labels for part in recipe.declared.trained(recipe))
     measures_knn = recipe.eval.knn and recipe.trains and not learns_only_labels
     if not every and not measures_knn:
         return None, ""
     train = min(probe.images, len(labelled_images(splits.train)))
     first, held_out = 0, split_images.held_out_images(recipe, splits)
-    # The best checkpoint may be chosen by a probe or by another metric of held-out images
+    # The best checkpoint is chosen on held-out images, by a probe or by another metric
     chose_weights = recipe.checkpoint.best is not None
     is_best_by_probe = read_flat_name(recipe.checkpoint.best or "").is_probe
     if not every:
@@ -435,7 +435,7 @@ def prepare(
             first, held_out = recipe.eval.images, min(recipe.eval.images, unused)
             chose_weights = False
         train, held_out, every = _choose_sizes(recipe, train, held_out)
-        if is_best_by_probe:  # every choice of a checkpoint needs a measurement
+        if is_best_by_probe:  # each choice of a checkpoint needs a new measurement
             every = recipe.eval.every
         rows = loaders.held_out_rows(splits.validation, held_out, first)
         reason = _why_not_measured(recipe, splits, train, rows)
@@ -453,6 +453,8 @@ def prepare(
 
     train_batches = batches(labelled_images(splits.train), train)
     held_out_batches = batches(splits.validation, held_out, first)
+    labelled_train = count_images(train_batches, accelerator, labelled=True)
+    labelled_held_out = count_images(held_out_batches, accelerator, labelled=True)
     probes_of_run = OnlineProbes(
         run,
         train_batches,
@@ -463,10 +465,7 @@ def prepare(
         accelerator,
         splits.train.classes,
         paired=not chose_weights and recipe.data.group is None and recipe.data.validation != 0,
-        images=(
-            count_images(train_batches, accelerator, labelled=True),
-            count_images(held_out_batches, accelerator, labelled=True),
-        ),
+        images=(labelled_train, labelled_held_out),
         copies=count_copies_in(held_out_batches, accelerator, labelled=True),
         first=first,
         every=every,
@@ -478,7 +477,7 @@ def prepare(
 def _why_not_measured(
     recipe: Recipe, splits: Splits, train_images: int, held_out_M: np.ndarray
 ) -> str:
-    """Return the reason why k-NN cannot be measured on the images of a run.
+    """Return why k-NN cannot be measured on the images of a run.
 
     Args:
         recipe: Recipe of the run.
@@ -527,16 +526,16 @@ def _options_for_more_labelled(recipe: Recipe, splits: Splits) -> list[str]:
     options = [option] if option else []
     has_unlabelled = len(labelled_images(splits.train)) < len(splits.train)
     may_hold_out_unlabelled = recipe.data.validation_from != "labelled"
-    # data.validation_from has an effect only if data.validation is a share of the training images.
-    # It is a share already, or becomes a share with the option above
-    is_share = isinstance(recipe.data.validation, float)
-    if has_unlabelled and may_hold_out_unlabelled and (options or is_share):
+    # data.validation_from has an effect only if data.validation is a share of the training images:
+    # either already, or with the option above
+    is_share = isinstance(recipe.data.validation, float) or bool(options)
+    if has_unlabelled and may_hold_out_unlabelled and is_share:
         options.append("data.validation_from=labelled")
     return options
 
 
 def _estimate_share(recipe: Recipe, images: int, every: int) -> float:
-    """Estimate how much work it takes to extract the probes' features, as a share of training.
+    """Estimate the work of extracting the probes' features, as a share of the training work.
 
     Args:
         recipe: Recipe of the run.
@@ -545,12 +544,12 @@ def _estimate_share(recipe: Recipe, images: int, every: int) -> float:
     """
     cost = costs.compute_network_cost(recipe)  # multiply-adds per image
     training = cost.training
-    if not training:  # unknown: about three times the forward pass that extracts features
+    if not training:
+        # The cost is unknown. Assume three times the forward pass that extracts features
         training = 3 * cost.features
     forward_share = cost.features / training
     steps = recipe.optim.steps
-    # The features of the untrained network, and of the network with the weights of init= if there
-    # are any, are extracted once
+    # Baselines extract features once for the untrained network, and once for the weights of init=
     extractions_for_baselines = 1 if recipe.init_source.is_scratch else 2
     extractions = math.ceil(steps / every) + extractions_for_baselines
     return extractions * images * forward_share / (steps * recipe.optim.batch)
@@ -560,8 +559,8 @@ def _choose_sizes(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, 
     """Reduce images and evaluations until k-NN takes at most SHARE of the run's work.
 
     First, the number of images is reduced, but not below LEAST_TRAINING training images and
-    LEAST_HELD_OUT held-out images. If that is not enough, the number of evaluations is halved until
-    k-NN takes at most SHARE, or until only the evaluation at the end of the run remains.
+    LEAST_HELD_OUT held-out images. Then, if needed, the number of evaluations is halved until k-NN
+    takes at most SHARE, or until only the evaluation at the end of the run remains.
 
     Args:
         recipe: Recipe of the run.
@@ -574,7 +573,7 @@ def _choose_sizes(recipe: Recipe, train: int, held_out: int) -> tuple[int, int, 
     """
     every = recipe.eval.every
     steps = recipe.optim.steps
-    # Work is proportional to images, so this share of the images takes SHARE of the run's work
+    # The work is proportional to the images: with this share of the images, k-NN takes SHARE
     image_share = SHARE / _estimate_share(recipe, train + held_out, every)
     train = min(train, max(LEAST_TRAINING, int(image_share * train)))
     held_out = min(held_out, max(LEAST_HELD_OUT, int(image_share * held_out)))

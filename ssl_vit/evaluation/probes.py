@@ -3,8 +3,8 @@
 All functions take tensors on one device: features float32 (N, D) and labels int64 (N,) from 0 to
 C-1. Predictions are int64 (M,).
 
-Legend: N training images, K held-out images, M test images, D width, A width and constant, C
-classes, G learning rates, F = G C, B batch, S images that few-shot picks, J neighbours.
+Legend: N training images, K held-out images, M test images, D width, A = D + 1 with a constant
+feature, C classes, G learning rates, F = G C, B batch, S images that few-shot picks, J neighbours.
 """
 
 import functools
@@ -28,7 +28,7 @@ SEED = 0  # seed of few-shot choices and of probes' batches, the same in every r
 ELEMENTS = 2**25  # largest size of a temporary tensor, to bound memory: 128 MiB in float32
 L2, BIAS = 1024.0, 100.0  # few-shot's regularisation and constant feature, by the authors' code
 MOMENTUM = 0.9  # momentum of SGD
-DRAWN_AT_ONCE = 16  # batches drawn together, which takes half as long as one by one
+DRAWN_AT_ONCE = 16  # batches drawn together, which halves the time of drawing one by one
 TEMPERATURE = 0.07  # temperature of k-NN's votes (Wu et al., 2018)
 
 # Draws of few-shot images where probe.trials is null: DRAWS if other probes need the features of
@@ -53,7 +53,7 @@ class Scale(NamedTuple):
     std: Tensor
 
     def __call__(self, x_ND: Tensor, constant: float) -> Tensor:
-        """Standardise features and append a constant feature. Return (N, A) in x's precision."""
+        """Standardise features and append a constant feature, (N, A) in the precision of x_ND."""
         return F.pad((x_ND - self.mean.to(x_ND)) / self.std.to(x_ND), (0, 1), value=constant)
 
     def to(self, device: torch.device) -> "Scale":
@@ -61,13 +61,13 @@ class Scale(NamedTuple):
 
 
 class ProbeTask(NamedTuple):
-    """What the probes of features need besides the features.
+    """Options and classes of the probes that classify features.
 
     Attributes:
         probe: Options of the probes.
         classes: Number of classes C.
         picks: Rows of the training features for few-shot. None: drawn by the probe.
-        names: Names of the classes for errors, if any.
+        names: Class names for error messages, if any.
     """
 
     probe: Probe
@@ -92,9 +92,9 @@ def classify_by_knn(features: Mapping[str, Features], task: ProbeTask) -> dict[s
         task: Options and number of classes.
 
     Returns:
-        {metric: predictions}. The predictions are a list of tensors (M,) with the predicted classes
-        of the M test images: one tensor for each random draw of few-shot's training images, and a
-        single tensor for other probes.
+        {metric: list of predictions}. Each tensor (M,) has the predicted classes of the M test
+        images. Few-shot returns a tensor for each random draw of training images, the other probes
+        return a single tensor.
     """
     train_ND, label_N = features["train"]
     test_MD, _ = features["test"]
@@ -107,8 +107,8 @@ def classify_by_few_shot(
 ) -> dict[str, list[Tensor]]:
     """Classify the test images by least squares fitted to few training images per class.
 
-    This is done for each number of shots (training images per class) and for several random draws
-    of these images. For arguments and result, see `classify_by_knn`.
+    The fit is repeated for each number of shots (training images per class) and each random draw of
+    training images. For arguments and result, see `classify_by_knn`.
     """
     probe, classes, picks = task.probe, task.classes, task.picks
     train_ND, label_N = features["train"]
@@ -132,7 +132,7 @@ def pick_shots(
         label_N: Labels of the training images.
         probe: Numbers of shots.
         classes: Number of classes.
-        names: Names of the classes for errors, if any.
+        names: Class names for error messages, if any.
         draws: Number of draws, each with another seed.
 
     Returns:
@@ -149,8 +149,8 @@ def effective_rank(x_ND: Tensor) -> float:
     """Return the effective rank of features (RankMe; Garrido et al., 2023, equation 1).
 
     This is the exponential of the entropy of s / sum(s), where s are the singular values of the
-    features. The result is between 1 (all features in one direction) and min(N, D), so compare it
-    only for equal N. The result is NaN if a feature is not finite.
+    features. The result is between 1 (all features in one direction) and min(N, D), so compare
+    results only for equal N. The result is NaN if a feature is not finite.
 
     Args:
         x_ND: Features of N images.
@@ -168,7 +168,8 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
 
     This is the few-shot evaluation of the Vision Transformer (Dosovitskiy et al., 2021, section
     4.1). A ridge regression from features to {-1, 1}^C is fitted to the picked images in float64.
-    Features are standardised by the mean and deviation of these images, as in the authors' code.
+    Features are standardised by the mean and deviation of the picked images, as in the authors'
+    code.
 
     Args:
         x_SD: Features of the picked images (`sample_shots`).
@@ -181,14 +182,15 @@ def least_squares(x_SD: Tensor, label_S: Tensor, test_MD: Tensor, *, classes: in
     """
     x_SD = x_SD.double()
     scale = mean_and_std(x_SD)
-    # The constant feature BIAS cannot change the predicted class. The features have mean 0 and all
-    # classes have equally many images, so its weight is the same for all classes and adds the same
-    # number to all scores. It is kept as in the authors' code
+    # The constant feature BIAS is kept as in the authors' code, but does not change predictions:
+    # features have mean 0 and all classes have equally many images, so the constant adds the same
+    # number to the scores of all classes
     target_SC = 2.0 * F.one_hot(label_S, classes).double() - 1.0
     weight_AC = _ridge(scale(x_SD, BIAS), target_SC, L2)
-    return torch.cat(
-        [(scale(x_BD.double(), BIAS) @ weight_AC).argmax(1) for x_BD in _chunks(test_MD, classes)]
-    )
+    predictions = []
+    for x_BD in _chunks(test_MD, classes):
+        predictions.append((scale(x_BD.double(), BIAS) @ weight_AC).argmax(1))
+    return torch.cat(predictions)
 
 
 def sample_shots(
@@ -196,15 +198,15 @@ def sample_shots(
 ) -> Tensor:
     """Pick `shots` random images of each class.
 
-    The picked images of a class are the images with the lowest hashes of (seed, row). Therefore,
-    with the same seed, 10 shots contain the images of 5 shots.
+    Of each class, the images with the lowest hashes of (seed, row) are picked. Therefore, with the
+    same seed, 10 shots contain the images of 5 shots.
 
     Args:
         label_N: Labels of the images. Images with labels of `classes` or more are never picked.
         shots: Images of each class.
         classes: Number of classes.
         seed: Seed of the hashes.
-        names: Names of the classes, if any, for the error.
+        names: Class names for the error message, if any.
 
     Returns:
         Rows of the picked images (S,), class by class.
@@ -216,20 +218,23 @@ def sample_shots(
     images_C = np.bincount(label, minlength=classes)[:classes]
     fewest = images_C.min()
     if fewest < shots:
-        too_small = int(np.argmax(images_C < shots))
-        remedies = ["probe.measures= without few_shot"]
+        too_small = int(np.argmax(images_C < shots))  # the first class with too few images
         if fewest:
-            remedies.insert(0, f"probe.shots=[{fewest}]")
+            raise UserError(
+                f"probe.shots={shots}: class {class_name(too_small, names)} has"
+                f" {format_image_count(images_C[too_small])} to learn from. Use"
+                f" probe.shots=[{fewest}], or probe.measures= without few_shot."
+            )
         raise UserError(
             f"probe.shots={shots}: class {class_name(too_small, names)} has"
-            f" {format_image_count(images_C[too_small])} to learn from. Use"
-            f" {', or '.join(remedies)}."
+            f" {format_image_count(images_C[too_small])} to learn from. Use probe.measures= without"
+            " few_shot."
         )
     hash_N = rng.bits(rng.stream(rng.key(seed), "few-shot"), np.arange(len(label)))
     order_N = np.lexsort((hash_N, label))  # sorted by label, then by hash
-    first_C = np.cumsum(images_C) - images_C  # where each class begins in this order
-    row_S = order_N[(first_C[:, None] + np.arange(shots)).ravel()]
-    return torch.from_numpy(row_S).to(label_N.device)
+    start_C = np.cumsum(images_C) - images_C  # position at which each class begins in order_N
+    position_S = (start_C[:, None] + np.arange(shots)).ravel()
+    return torch.from_numpy(order_N[position_S]).to(label_N.device)
 
 
 def class_name(label: int, names: Sequence[str]) -> str:
@@ -240,8 +245,8 @@ def class_name(label: int, names: Sequence[str]) -> str:
 def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
     """Return the weights (A, C) of ridge regression, (X' X + l2 I)^-1 X' Y.
 
-    X are the features (S, A) and Y the targets (S, C). With fewer images than features, the
-    weights are computed as X' (X X' + l2 I)^-1 Y, which is equal and inverts a smaller matrix.
+    X are the features (S, A) and Y the targets (S, C). With fewer images than features, the equal
+    expression X' (X X' + l2 I)^-1 Y is computed, which inverts a smaller matrix.
 
     Args:
         x_SA: Standardised features of the picked images, and the constant feature.
@@ -255,7 +260,7 @@ def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
 
 
 def _solve(gram: Tensor, right: Tensor, l2: float) -> Tensor:
-    """Return (gram + l2 I)^-1 right for a symmetric `gram`, from the eigenvectors of `gram`."""
+    """Solve (gram + l2 I) x = right for x by the eigendecomposition of the symmetric `gram`."""
     eigenvalues, eigenvectors = torch.linalg.eigh(gram)
     return eigenvectors @ ((eigenvectors.T @ right) / (eigenvalues + l2)[:, None])
 
@@ -263,8 +268,8 @@ def _solve(gram: Tensor, right: Tensor, l2: float) -> Tensor:
 def linear_probe(features: Mapping[str, Features], classes: int, probe: Probe) -> Tensor:
     """Classify test images by softmax regression on standardised features.
 
-    The regression is trained on the split "train" at each learning rate. The rate with the highest
-    accuracy on the split "validation" is used, see `best_rate`.
+    The regression is trained on the split "train" once for each learning rate. The test images are
+    classified with the rate that has the highest accuracy on the split "validation" (`best_rate`).
 
     Args:
         features: {split: features and labels} of the splits "train", "validation" and "test".
@@ -285,7 +290,8 @@ def linear_probe(features: Mapping[str, Features], classes: int, probe: Probe) -
     right_GK = _classify(validation_KD, scale, weight_GAC) == validation_label_K
     accuracy_G = right_GK.double().mean(1).tolist()
     best = best_rate("linear", probe.rates, accuracy_G, weight_GAC)
-    return _classify(test_MD, scale, weight_GAC[best : best + 1])[0]
+    best_weight_1AC = weight_GAC[best : best + 1]
+    return _classify(test_MD, scale, best_weight_1AC)[0]
 
 
 def best_rate(
@@ -293,8 +299,8 @@ def best_rate(
 ) -> int:
     """Return the index of the learning rate with the highest score on held-out images.
 
-    If several rates have the highest score, the first of them is returned. Rates at which training
-    diverged, so that weights are not finite, are left out.
+    Of several rates with the highest score, the first is returned. Rates at which training diverged
+    (weights are not finite) are left out.
 
     Args:
         probe: Name of the probe, for the error.
@@ -306,13 +312,13 @@ def best_rate(
         UserError: Training diverges at every rate.
     """
     is_finite_G = weight_GAC.isfinite().all((1, 2)).tolist()
-    finite = [number for number, is_finite in enumerate(is_finite_G) if is_finite]
-    if not finite:
+    finite_rates = [index for index, is_finite in enumerate(is_finite_G) if is_finite]
+    if not finite_rates:
         raise UserError(
             f"probe.rates={list(rates)}: the {probe} probe diverges at every learning rate. Use"
             " smaller rates."
         )
-    return max(finite, key=lambda number: score_G[number])
+    return max(finite_rates, key=lambda index: score_G[index])
 
 
 def train_linear(x_ND: Tensor, label_N: Tensor, scale: Scale, classes: int, probe: Probe) -> Tensor:
@@ -345,15 +351,15 @@ def train_by_sgd(
     probe: Probe,
     device: torch.device,
 ) -> Tensor:
-    """Train a linear layer from zero by SGD with momentum and cosine decay, at each learning rate.
+    """Train a linear layer by SGD with momentum and cosine decay, once for each learning rate.
 
-    All G rates are trained at the same time. Their weights are the columns of one matrix (A, F),
-    with A = D + 1 rows (D features and the bias) and F = G C columns, so that a single product with
-    the features serves all rates.
+    All weights start from zero. All G rates are trained at the same time: one matrix (A, F) has the
+    weights of all rates, with A = D + 1 rows (D features and the bias) and F = G C columns, so that
+    a single product with the features serves all rates.
 
     Args:
         gradient: Takes a step and the weights (A, F), and returns the gradient (A, F) of the loss
-            for the batch of that step.
+            on the step's batch.
         width: Width D of the features.
         classes: Number of classes.
         probe: Learning rates and steps.
@@ -373,12 +379,12 @@ def train_by_sgd(
 
 
 def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
-    """Return the training rows of a step's batch (batch,).
+    """Return the rows of the training images in a step's batch, int64 (batch,).
 
     Batches are cut from an endless sequence of epochs, each a permutation of `length` rows.
     """
-    # Batches are drawn in blocks of DRAWN_AT_ONCE. `_draw_block` caches the block that it drew
-    # last, because the next steps need the same block
+    # Batches are drawn in blocks of DRAWN_AT_ONCE. `_draw_block` caches the last block, which
+    # serves the next steps too
     block, index_in_block = divmod(step, DRAWN_AT_ONCE)
     return _draw_block(block, batch, length)[index_in_block]
 
@@ -391,26 +397,26 @@ def _draw_block(block: int, batch: int, length: int) -> Tensor:
     another random order.
 
     Args:
-        block: Number of the block of batches, from 0.
+        block: Index of the block in the sequence, from 0.
         batch: Number of images of a batch.
         length: Number of training images, which is the length of an epoch.
     """
-    size = DRAWN_AT_ONCE * batch
-    number_S = np.arange(block * size, (block + 1) * size)  # in the endless sequence
-    epoch_S, position_S = np.divmod(number_S, length)
-    key_S = rng.stream(rng.key(SEED, epoch_S), "linear probe")
-    # The row at each position of the epoch's random order
-    row_S = rng.permute(position_S, length, key_S)
-    return torch.from_numpy(row_S).view(DRAWN_AT_ONCE, batch)
+    size = DRAWN_AT_ONCE * batch  # number of rows in a block, the dimension I below
+    index_I = np.arange(block * size, (block + 1) * size)  # positions in the endless sequence
+    epoch_I, position_I = np.divmod(index_I, length)
+    key_I = rng.stream(rng.key(SEED, epoch_I), "linear probe")
+    # Look up the row at each position of the epoch's random order
+    row_I = rng.permute(position_I, length, key_I)
+    return torch.from_numpy(row_I).view(DRAWN_AT_ONCE, batch)
 
 
 def _gradient(
     x_BD: Tensor, label_B: Tensor, scale: Scale, weight_AF: Tensor, groups: int
 ) -> Tensor:
-    """Return the gradient (A, F) of the mean cross-entropy over a batch.
+    """Return the gradient (A, F) of the mean cross-entropy over a batch, for all learning rates.
 
-    The weights of all G learning rates are the columns of one matrix. The loss of a rate depends
-    only on the columns of this rate, so the gradient contains the gradient of each loss.
+    One matrix has the weights of all G learning rates, C columns for each. The loss of a rate
+    depends only on the columns of the rate, so each rate gets the gradient of the rate's own loss.
 
     Args:
         x_BD: Features.
@@ -424,7 +430,7 @@ def _gradient(
     columns = max(weight_AF.shape)
     for x, label in zip(_chunks(x_BD, columns), _chunks(label_B, columns), strict=True):
         x_BA = scale(x, constant=1.0)  # the constant multiplies the bias, the last row of weights
-        # The gradient of the cross-entropy by the logits is softmax minus one-hot
+        # The gradient of the cross-entropy with respect to the logits is softmax minus one-hot
         error_BGC = rearrange(x_BA @ weight_AF, "b (g c) -> b g c", g=groups).softmax(2)
         error_BGC -= F.one_hot(label, error_BGC.shape[2])[:, None]
         total_AF += x_BA.T @ rearrange(error_BGC, "b g c -> b (g c)")
@@ -432,7 +438,7 @@ def _gradient(
 
 
 def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
-    """Return the classes that the weights of each rate predict, (G, M)."""
+    """Predict the class of each row of features at each learning rate, (G, M)."""
     rates, width, classes = weight_GAC.shape
     chunks = _chunks(x_MD, rates * max(width, classes))
     return torch.cat([(scale(x_BD, 1.0) @ weight_GAC).argmax(2) for x_BD in chunks], 1)
@@ -441,8 +447,8 @@ def _classify(x_MD: Tensor, scale: Scale, weight_GAC: Tensor) -> Tensor:
 def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: int) -> Tensor:
     """Classify test images by a vote of the k nearest training images.
 
-    This is the probe of Wu et al. (2018) and DINO. Similarity is the cosine of two features. The
-    weight of a vote is exp(similarity / TEMPERATURE).
+    This is the probe of Wu et al. (2018) and DINO. The similarity of two images is the cosine of
+    the features. A vote has the weight exp(similarity / TEMPERATURE).
 
     Args:
         train_ND: Features of the training images.
@@ -455,7 +461,7 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
         Predicted classes (M,).
 
     Raises:
-        UserError: K is larger than the number of training images.
+        UserError: `k` is larger than the number of training images.
     """
     if k > len(train_ND):
         images = len(train_ND)
@@ -490,8 +496,8 @@ def _chunks(x_ND: Tensor, width: int = 1) -> Iterator[Tensor]:
 
     Args:
         x_ND: Rows to split.
-        width: Columns of a matrix that chunks are multiplied with. The product of a chunk has at
-            most ELEMENTS values too.
+        width: Number of columns of a matrix that each chunk is multiplied with. The product has at
+            most ELEMENTS values, too.
     """
     values_per_row = max(width, x_ND[0].numel())
     return iter(x_ND.split(max(1, ELEMENTS // values_per_row)))

@@ -26,7 +26,7 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
 
     Args:
         recipe: Recipe of the run or evaluation.
-        test: Load the test split too.
+        test: Whether to load the test split, too.
 
     Raises:
         UserError: See `run_splits.load`. If test images are missing, the message says what to do.
@@ -44,14 +44,15 @@ def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Spl
     """Drop unlabelled training and held-out images if every part of the loss needs labels.
 
     A joint objective is a sum of losses, for example a supervised loss and a loss on masked
-    patches. Parts of weight 0 are ignored. A split without any label stays as it is, so that a
-    later check reports the missing labels. A stream of images is not filtered either.
+    patches. Parts of weight 0 are ignored. A split without any label stays unchanged, so that a
+    later check reports the missing labels. A stream of images also stays unchanged.
 
     Args:
         recipe: Recipe of the run or evaluation.
         splits: Images of the run or evaluation.
     """
-    parts_of_loss = recipe.declared.trained(recipe)  # the objective, or its parts with a weight > 0
+    # The parts of a joint objective with a weight above 0; otherwise only the objective itself
+    parts_of_loss = recipe.declared.trained(recipe)
     needs_labels = all(part.labels for part in parts_of_loss)
     if not needs_labels or not recipe.trains or splits.stream is not None:
         return splits
@@ -69,7 +70,7 @@ def drop_unlabelled(recipe: Recipe, splits: run_splits.Splits) -> run_splits.Spl
 
 
 def explain_missing_test(recipe: Recipe, error: NoTestSplitError, may_skip_test: bool) -> str:
-    """Return the text of an error about missing test images, with more remedies.
+    """Return the text of an error about missing test images, and add remedies.
 
     Args:
         recipe: Recipe of the run or evaluation.
@@ -77,7 +78,7 @@ def explain_missing_test(recipe: Recipe, error: NoTestSplitError, may_skip_test:
         may_skip_test: Whether the run may end without a test (eval.test=false).
     """
     sentences = [str(error)]
-    with suppress(UserError):  # the weights may have been deleted
+    with suppress(UserError):  # for example, if the weights of init= have been deleted
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
             sentences.append(
@@ -89,15 +90,16 @@ def explain_missing_test(recipe: Recipe, error: NoTestSplitError, may_skip_test:
 
 
 def held_out_images(recipe: Recipe, splits: run_splits.Splits) -> int:
-    """Return the number of held-out images on which a run is measured during training."""
+    """Return the number of held-out images that a run is measured on during training."""
     return min(recipe.eval.images, len(splits.validation))
 
 
 def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) -> None:
     """Check that each process gets a held-out image, or two if the objective compares views.
 
-    Of the held-out images, at most eval.images are read during training. If enough images are held
-    out, the error names eval.images, else data.validation.
+    During training, at most eval.images held-out images are read. If enough images are held out but
+    eval.images is too small, the error names eval.images. Otherwise, the error names
+    data.validation.
 
     Args:
         recipe: Recipe of the run.
@@ -129,8 +131,9 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
 def _suggest_more_held_out(recipe: Recipe, needed: int) -> str:
     """Return a sentence that says how to hold out at least `needed` images.
 
-    It names the share 0.2 (LARGE_SHARE) of the training images, or 0.5 if 0.2 is too few. If both
-    are too few, or if the data set is a stream, it asks for more images.
+    The sentence suggests to hold out the share 0.2 (LARGE_SHARE) of the training images, or 0.5 if
+    0.2 is not enough. If 0.5 is not enough, or if the data set is a stream, the sentence asks for
+    more images.
 
     Args:
         recipe: Recipe of the run.
@@ -139,17 +142,17 @@ def _suggest_more_held_out(recipe: Recipe, needed: int) -> str:
     # A stream holds out a number of images, not a share
     shares = [] if recipe.data.stream else [LARGE_SHARE, 0.5]
     for share in shares:
-        # An error means that this share is impossible, for instance because the images of a group,
-        # which stay in one split (data.group), are too many
+        # A UserError means that this share is impossible. For example, a group of images, which
+        # must stay in one split (data.group), may be too large
         with suppress(UserError):
-            larger = run_splits.load(recipe.data.model_copy(update={"validation": share}))
-            if len(drop_unlabelled(recipe, larger).validation) >= needed:
+            splits = run_splits.load(recipe.data.model_copy(update={"validation": share}))
+            if len(drop_unlabelled(recipe, splits).validation) >= needed:
                 return f"Use data.validation={share:g}."
     return f"Add images, or use a split with at least {needed} images."
 
 
 def held_out_split(recipe: Recipe) -> str:
-    """Return the split that held-out images come from: "train" with data.validation=0."""
+    """Return the split of the held-out images. This is "train" with data.validation=0."""
     return "train" if recipe.data.validation == 0 else "validation"
 
 
@@ -159,14 +162,14 @@ def count_measured_images(
     """Count the images that a run measures on, for example {"validation": 500, "test": 10000}.
 
     A training run measures on held-out images and, at the end, on test images. An evaluation
-    measures on test images; held-out images count only if it chooses a learning rate on them.
+    measures on test images. Held-out images count only if the evaluation chooses a learning rate.
     If the measures need labels, only labelled images count.
 
     Args:
         recipe: Recipe of the run or evaluation.
         splits: Images of the run or evaluation.
         held_out: Number of held-out images that a training run has read, without unreadable
-            images. None: no image has been read yet, so all held-out images to read count.
+            images. None: nothing has been read yet, so count all held-out images that will be read.
 
     Returns:
         {split: number of images}.
@@ -175,7 +178,7 @@ def count_measured_images(
     if recipe.trains:
         images = held_out_images(recipe, splits) if held_out is None else held_out
         counts[held_out_split(recipe)] = images
-    elif describe_held_out_choices(recipe):  # not empty if it chooses a learning rate
+    elif describe_held_out_choices(recipe):  # not empty if the evaluation chooses a learning rate
         counts[held_out_split(recipe)] = len(measured_images(recipe, splits.validation))
     if splits.test is not None:
         counts["test"] = len(measured_images(recipe, splits.test))
@@ -183,6 +186,6 @@ def count_measured_images(
 
 
 def measured_images(recipe: Recipe, source: Source) -> Source:
-    """Return the images of a split that are measured: only labelled images if labels are needed."""
+    """Return the images of a split that are measured: all, or only labelled images if needed."""
     needs_labels = uses_labels(recipe) and not measures_masks(recipe)
     return labelled_images(source) if needs_labels else source

@@ -30,7 +30,7 @@ MAX_PENDING = 4
 
 
 class Pusher(Callback):
-    """Callback that uploads a run's files in a child process, never in two at a time.
+    """Callback that uploads a run's files in a child process, one upload at a time.
 
     hub/log.txt has the output of the last upload.
     """
@@ -73,11 +73,11 @@ class Pusher(Callback):
         push` uploads them. Failures do not affect the run.
 
         Args:
-            should_stop: Function that returns true to end the upload at once.
+            should_stop: Called repeatedly while waiting. True ends the upload at once.
         """
         deadline = time.monotonic() + self.run.recipe.hub.wait
         try:
-            # A running upload may have started before the run was finished, so upload once more
+            # A running upload may have started before the run finished, so upload once more
             has_ended = self._wait_for_upload(deadline, should_stop)
             if has_ended:
                 self.start()
@@ -86,13 +86,13 @@ class Pusher(Callback):
             self.run.warn(f"the upload to the Hub could not start: {error!r}")
 
     def _wait_for_upload(self, deadline: float, should_stop: Callable[[], bool]) -> bool:
-        """Wait for the running upload, and kill it after the deadline or if `should_stop` is true.
+        """Wait for a running upload, or kill the upload after the deadline or on `should_stop`.
 
         The Hub accepts a commit completely or not at all, so an upload may be killed at any time.
 
         Args:
             deadline: Time of `time.monotonic`, in seconds.
-            should_stop: Function that returns true to end the upload at once.
+            should_stop: Called repeatedly while waiting. True ends the upload at once.
 
         Returns:
             True if no upload is running, false if the upload was killed.
@@ -109,8 +109,8 @@ class Pusher(Callback):
 class Milestones:
     """Evaluator that exports the current encoder to the outbox and starts an upload.
 
-    After the last step it does nothing, because the final export is uploaded at the end. On ranks
-    other than 0, `pusher` is None and it does nothing either.
+    Nothing happens after the last step, because the final export is uploaded at the end of the run.
+    Nothing happens on ranks other than 0, where `pusher` is None.
     """
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:
@@ -122,10 +122,10 @@ class Milestones:
             return ()
         run = self.pusher.run
         run.outbox.mkdir(exist_ok=True)
-        sweep(run.outbox, STEP)  # remove what a killed export has left
+        sweep(run.outbox, STEP)  # remove unfinished exports of killed processes
         milestones = list_checkpoints(run.outbox)
         if len(milestones) >= MAX_PENDING:
-            # Keep the first milestone if an upload is running, which may have begun with it
+            # Drop the oldest milestone, or the second if a running upload may be reading the oldest
             dropped = milestones[1 if self.pusher.is_running else 0]
             with suppress(OSError):  # an upload may have removed the milestone
                 remove(dropped, export_files.WRITTEN)

@@ -26,14 +26,13 @@ METRIC_TYPES = {LOSS: "loss", SHARE: "accuracy"}  # the Hub's metric type for th
 def render(run: Run, export: Path, step: int | None = None) -> str:
     """Return the model card of an export, in Markdown.
 
-    A plugin declares a row for each of its metrics: label, unit and better direction. The card
-    describes the metrics by the rows that the plugin declared during the run.
-
     Args:
         run: The run.
         export: Folder of the export.
-        step: Step of a milestone, whose card has no results. None: the finished run.
+        step: Step of a milestone (an export during training), whose card has no results. None: the
+            finished run.
     """
+    # Use the labels, units and better directions that the run's plugin declared for its metrics
     with use_plugin_rows(run.environment().plugin_rows):
         return _render(run, export, step)
 
@@ -60,6 +59,9 @@ def _render(run: Run, export: Path, step: int | None) -> str:
         measured_on = result.measured_on or {}
     config = export_files.read_config(export)
     seen = public.with_public_run_names(seen_text.recorded(result, run_environment), run)
+    image = ""  # description of the figure of predictions, if the figure is uploaded
+    if PREDICTIONS in figures.uploaded:
+        image = figure_blocks.describe_predictions(recipe.values())
     return environment.get_template("card.md.j2").render(
         front=_metadata(recipe, config["num_classes"] > 0, result.measurements if result else []),
         recipe=recipe,
@@ -78,9 +80,7 @@ def _render(run: Run, export: Path, step: int | None) -> str:
             measured_on, describe_held_out_choices(recipe), group=recipe.data.group
         ),
         seen=seen_text.cautions(seen),
-        image=figure_blocks.describe_predictions(recipe.values())
-        if PREDICTIONS in figures.uploaded
-        else "",
+        image=image,
         withheld=figures.withheld,
         values=_table_of_values(recipe, run_environment.free),
         formatting=formatting,
@@ -88,7 +88,7 @@ def _render(run: Run, export: Path, step: int | None) -> str:
 
 
 def _metadata(recipe: Recipe, classifies: bool, measurements: Sequence[Measurement]) -> str:
-    """Return the YAML block that the Hub reads (huggingface.co/docs/hub/model-cards, metadata).
+    """Return the metadata of a model card as YAML (huggingface.co/docs/hub/model-cards).
 
     Args:
         recipe: The recipe, with public names.
@@ -98,31 +98,32 @@ def _metadata(recipe: Recipe, classifies: bool, measurements: Sequence[Measureme
     # Not imported at the top of the module, because this import takes a quarter of a second
     from huggingface_hub import EvalResult, ModelCardData
 
-    # with data.path= the images may be anything, so the card does not claim the Hub's data set
+    # With data.path=, the images may be anything, so the card does not name the Hub's data set
     hub = None if recipe.data.path else recipe.data.hub
     task = "image-classification" if classifies else "image-feature-extraction"
-    results = [
-        EvalResult(
-            task_type=task,
-            dataset_type=hub or recipe.data.name,
-            dataset_name=recipe.data.name,
-            dataset_split=measurement.split,
-            # the Hub's type if there is one for the unit, else the name itself
-            metric_type=METRIC_TYPES.get(
-                find_metric(measurement.key).unit, flat_name(measurement.key)
-            ),
-            metric_name=flat_name(measurement.key),
-            metric_value=measurement.value,
-        )
-        for measurement in measurements
-        if is_model_metric(measurement.key) and math.isfinite(measurement.value)
-    ]
-    start = recipe.init_source
+    base_model = None
+    if recipe.init_source.is_on_hub:
+        base_model, _ = hub_files.split_place(recipe.init)
+    results = []
+    for measurement in measurements:
+        key = measurement.key
+        if is_model_metric(key) and math.isfinite(measurement.value):
+            result = EvalResult(
+                task_type=task,
+                dataset_type=hub or recipe.data.name,
+                dataset_name=recipe.data.name,
+                dataset_split=measurement.split,
+                # Units without a metric type of the Hub get the name of the metric
+                metric_type=METRIC_TYPES.get(find_metric(key).unit, flat_name(key)),
+                metric_name=flat_name(key),
+                metric_value=measurement.value,
+            )
+            results.append(result)
     return ModelCardData(
         library_name="timm",
         pipeline_tag=task,
         tags=[task, "timm", "transformers", "ssl_vit", recipe.objective],
-        base_model=hub_files.split_place(recipe.init)[0] if start.is_on_hub else None,
+        base_model=base_model,
         datasets=[hub] if hub else None,
         model_name=recipe.name if results else None,
         eval_results=results or None,
@@ -130,10 +131,9 @@ def _metadata(recipe: Recipe, classifies: bool, measurements: Sequence[Measureme
 
 
 def _citations(recipe: Recipe) -> list[str]:
-    """Return the BibTeX entries of the objective, of its parts (joint training) and of the target.
+    """Return the BibTeX entries of the objective, of the parts of a joint objective and the target.
 
-    If the plugin of the objective is not loaded, only the entries that its run recorded are
-    returned.
+    If a plugin is not loaded, only the entries that the run recorded are returned.
     """
     objective = declaration.find_objective_or_stub(recipe.objective)
     parts = map(declaration.find_objective_or_stub, objective.parts)
@@ -148,7 +148,7 @@ def _citations(recipe: Recipe) -> list[str]:
 def _terms(data: Data) -> dict[str, str]:
     """Return the terms of use of the images ("terms") and the paper to cite ("cite").
 
-    For unknown terms, the text says where to find the terms.
+    If the terms are unknown, the text says where to ask.
     """
     terms = "ssl_vit does not know the terms of use of these images. Ask the owner."
     if data.hub:
@@ -160,14 +160,14 @@ def _terms(data: Data) -> dict[str, str]:
 
 
 def _table_of_values(recipe: Recipe, keys_without_effect: Sequence[str]) -> str:
-    """Return a Markdown table of the keys that affect the computation, with their values.
+    """Return a Markdown table of the options that affect the computation.
 
-    Keys that are switched off (0, false or null) are left out, except for the seed.
+    Options that are switched off (0, false or null) are left out, except for the seed.
 
     Args:
         recipe: The recipe.
-        keys_without_effect: Keys that do not affect the computation of this run, as recorded in
-            environment.json, in addition to keys that never do.
+        keys_without_effect: Keys without effect in this run, as recorded in environment.json. Keys
+            that never have an effect are left out anyway.
     """
     rows = [
         (formatting.inline_code(key), formatting.escape_markdown(value))

@@ -17,7 +17,7 @@ ERROR, WAITING = "error: ", "waiting: "  # beginnings of lines of hub/log.txt on
 
 
 class HubRecord(records.Record):
-    """hub.json."""
+    """Content of hub.json."""
 
     repo: str | None = None  # the repository of the last push
     branches: dict[str, PushedBranch] = Field(default={})  # the uploaded branches of the repository
@@ -27,9 +27,8 @@ class HubRecord(records.Record):
 def read(run: Run) -> HubRecord:
     """Return the content of hub.json, the record of a run's uploads.
 
-    If hub.repo has changed since the last upload, the record no longer applies. Then only `pulled`
-    is returned, the repository from which the run was downloaded. A missing or damaged file counts
-    as empty.
+    A missing or damaged file counts as empty. If hub.repo has changed since the last upload, the
+    uploads no longer count, and only `pulled` is returned.
     """
     try:
         content = records.read(run.ledger, HubRecord)
@@ -41,10 +40,9 @@ def read(run: Run) -> HubRecord:
 
 
 def record(run: Run, upload: Upload, commit: str) -> None:
-    """Record in hub.json (`run.ledger`) that a branch was uploaded, with its commit and stamp.
+    """Record in hub.json that a branch was uploaded.
 
-    The other entries of hub.json stay as they are. The stamp is a text that changes with the
-    content, so that a later push recognises what is already uploaded.
+    The entries of other branches are kept.
 
     Args:
         run: The run.
@@ -59,16 +57,17 @@ def record(run: Run, upload: Upload, commit: str) -> None:
 
 
 def pending(run: Run) -> list[str]:
-    """Return the names of the branches that are not uploaded yet. Empty without hub.repo."""
+    """Return the names of the branches that are still to be uploaded. Empty without hub.repo."""
     if run.recipe.hub.repo is None:
         return []
-    # Milestones have no stamp and are always pending: an upload removes the milestone's folder
+    # A branch is pending if the content has another stamp than at the last upload. Milestones have
+    # no stamp and are always pending, because an upload removes the folder of the milestone
     stamps = {name: branch.stamp for name, branch in read(run).branches.items() if branch.stamp}
     return [upload.branch for upload in uploads(run) if stamps.get(upload.branch) != upload.stamp]
 
 
 def problem(run: Run) -> str:
-    """Return the reason, from hub/log.txt, why the last upload during training is not complete."""
+    """Return why the last upload during training is not complete, from hub/log.txt."""
     try:
         lines = (run.outbox / "log.txt").read_text(errors="replace").splitlines()
     except OSError:
@@ -80,9 +79,9 @@ def problem(run: Run) -> str:
 
 
 def status_lines(run: Run) -> list[tuple[str, str]]:
-    """Return lines to print on what was uploaded and what is pending, as (name, text).
+    """Describe what was uploaded and what is pending, in lines (name, text).
 
-    If branches are pending, the lines say why, and give the command that uploads them.
+    If branches are pending, the lines give the reason and the command for the upload.
 
     Args:
         run: The run.

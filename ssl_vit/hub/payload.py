@@ -28,7 +28,8 @@ class Upload(NamedTuple):
 
     Attributes:
         branch: Name of the branch.
-        stamp: Text that identifies the content in hub.json, "" for a milestone.
+        stamp: Text that changes with the content. A later push compares the stamp with hub.json to
+            recognise what is already uploaded. Empty for a milestone.
         message: Message of the commit.
         files: Function that returns the files, {name in the repository: content or path}.
     """
@@ -40,16 +41,15 @@ class Upload(NamedTuple):
 
 
 def uploads(run: Run) -> Iterator[Upload]:
-    """Yield what can be uploaded of a run, one upload for each branch.
+    """Yield the uploads of a run, one for each branch.
 
-    The stamp of an upload is a text that changes with the content. By the stamp, a later push
-    recognises what is already uploaded. The uploads are
-    - the milestones (exports during training) that are waiting in the folder hub/ (`run.outbox`),
-      each for its own branch such as `step-000001000`. They need no stamp, because an upload
-      removes the milestone from the folder.
-    - the finished run, for the branch `main`. The stamp is the time at which the run finished.
-    - with hub.state=true, the newest training state, for the branch `state`. The stamp is the name
-      of the checkpoint.
+    The branches are
+    - `step-000001000` and others, for the milestones (exports during training) that are waiting in
+      the folder hub/ (`run.outbox`). A milestone needs no stamp, because an upload removes the
+      milestone from the folder.
+    - `main`, for the finished run. The stamp is the time at which the run finished.
+    - `state`, for the newest training state if hub.state=true. The stamp is the name of the
+      checkpoint.
     """
     name = public.with_public_names(run.recipe).name
     for folder in list_checkpoints(run.outbox):
@@ -94,13 +94,13 @@ def _export(run: Run, folder: Path, step: int | None = None) -> Files:
     _, *weight_files = export_files.WRITTEN  # the first file is config.json
     for name in weight_files:
         export_files.check_weights(folder, name, f"hub.repo={run.recipe.hub.repo}")
-    # EXPORTED holds the names of all files that an export writes: config.json and the weights.
-    # Other files, which a user has added, are not uploaded
+    # Upload only files that an export writes, and no files that a user has added
     files: Files = {path.name: path for path in folder.iterdir() if path.name in EXPORTED}
     return files | {"README.md": card.render(run, folder, step).encode()} | _description(run)
 
 
 def _finished(run: Run) -> Files:
+    """Return the files of a finished run: export, result.json and figures."""
     result = run.result()
     assert result is not None
     records = {"result.json": _json(public.public_result(run, result).content())}
@@ -108,6 +108,7 @@ def _finished(run: Run) -> Files:
 
 
 def _state(run: Run) -> Files:
+    """Return the files of the newest training state, with which the run can be resumed."""
     from .state_io import pack_newest  # imports torch
 
     names = ("metrics.jsonl", TRAINED_ON, COMPARED)
@@ -118,9 +119,9 @@ def _state(run: Run) -> Files:
 
 
 def about_data(run: Run) -> Iterator[str]:
-    """Yield lines to print on what the uploads reveal about the run's images.
+    """Describe in lines what the uploads reveal about the run's images.
 
-    The lines name withheld figures, names of classes and hashes of images.
+    The lines are about figures, names of classes and hashes of images.
     """
     withheld = public.find_figures(run).withheld if run.result() else []
     if withheld:

@@ -32,12 +32,10 @@ PUBLISHED_FACTS = (
 
 
 def find_terms(data: Data) -> dict[str, Any]:
-    """Return the entry of a data set in terms.yaml, or an empty mapping if there is no entry.
+    """Return the terms of use and the paper of a published data set, from terms.yaml.
 
-    The entry has the terms of use and the paper of a published data set. It is found by data.name,
-    which is the name of a published data set if the images come from the Hub (data.hub) or are
-    downloaded by ssl_vit. If the images come only from a folder (data.path), data.name may be any
-    name, so there is no entry.
+    The result is empty for a data set that is not in terms.yaml, and for images that come only from
+    a folder (data.path), because data.name may then be any name.
     """
     terms: dict[str, dict[str, Any]] = load_yaml(TERMS)
     is_only_folder = data.path and not data.hub
@@ -47,9 +45,9 @@ def find_terms(data: Data) -> dict[str, Any]:
 def may_show_images(recipe: Recipe) -> bool:
     """Return whether images of the data may be uploaded.
 
-    Any images may be uploaded with hub.figures=true. Images of a published data set may also be
-    uploaded if the terms of the data set allow it, but not if they were read from a local copy,
-    which may hold any images.
+    All images may be uploaded with hub.figures=true. Otherwise, images of a published data set may
+    be uploaded if its terms allow this. Images from a local folder may not, because the folder may
+    hold any images.
 
     Args:
         recipe: The recipe, with the images and hub.figures.
@@ -62,9 +60,9 @@ def may_show_images(recipe: Recipe) -> bool:
 def with_public_names(recipe: Recipe) -> Recipe:
     """Return a copy of the recipe in which public names replace private names.
 
-    Private are the names of local weights, and the name of a folder of images that is no published
-    data set. The text "private images" replaces such a name in data.name. If the name of the run
-    contains a private name, as a default name does, the name of the objective replaces it.
+    Names of local weights are private, and so is the name of a folder of images unless the images
+    are a published data set. In data.name, "private images" replaces the name of the folder. If the
+    name of the run contains a private name, as default names do, it becomes the objective's name.
 
     Args:
         recipe: The recipe of the run.
@@ -83,9 +81,9 @@ def with_public_names(recipe: Recipe) -> Recipe:
 def _contains_private_name(run_name: str, private_name: str) -> bool:
     """Return whether the name of a run contains a private name, completely or cut off.
 
-    A default name that is too long is shortened in front of its hash. For example, the folder
-    `holiday-photos` may appear in the name as `mae-vit_s16-holiday-ph-1a2b3c`. Therefore a
-    beginning of the private name with at least 3 characters counts, if it comes before the hash.
+    A long default name is cut off in front of its hash. For example, the folder `holiday-photos`
+    may appear in the name as `mae-vit_s16-holiday-ph-1a2b3c`. So the first characters of the
+    private name (at least 3) also count if they stand directly before the hash.
 
     Args:
         run_name: Name of a run.
@@ -94,7 +92,7 @@ def _contains_private_name(run_name: str, private_name: str) -> bool:
     if not private_name:
         return False
     without_hash, _, _ = run_name.rpartition("-")
-    # for example "pho", "phot", "photo" of "photos"
+    # For "photos", these are "pho", "phot" and "photo"
     beginnings = tuple(private_name[:length] for length in range(3, len(private_name)))
     return private_name in run_name or without_hash.endswith(beginnings)
 
@@ -110,9 +108,7 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 def public_result(run: Run, result: Result) -> Result:
     """Return the content of result.json for upload, without the names of other runs."""
-    # "recipe" of result.json is the hash of the recipe that the result belongs to
     changes: dict[str, Any] = {"recipe": public_hash(run)}
-    # `seen` counts, for each earlier run, the measured images that the run was trained on
     if result.seen:
         changes["seen"] = with_public_run_names(result.seen, run)
     if result.trunk:  # the run at whose checkpoint this run began (resume=RUN@STEP)
@@ -123,8 +119,8 @@ def public_result(run: Run, result: Result) -> Result:
 def public_environment(run: Run) -> dict[str, Any]:
     """Return the content of environment.json for upload, without private values.
 
-    Of the facts, only the keys in PUBLISHED_FACTS are kept. The hash of the recipe and the options
-    belong to the public recipe. Names of other runs are replaced.
+    Only the keys in PUBLISHED_FACTS are kept. The hash is that of the public recipe. Names of other
+    runs are replaced.
     """
     environment = run.environment()
     content = environment.content()
@@ -132,7 +128,7 @@ def public_environment(run: Run) -> dict[str, Any]:
     options = environment.options or {}
     return published | {
         "recipe": public_hash(run),
-        # eval.real is a folder of real images on this machine; only whether it was used is public
+        # eval.real is a path of labels (ImageNet-ReaL). Publish only whether it was used
         "options": options | {"eval.real": bool(options.get("eval.real"))},
         "seen": [images.content() for images in with_public_run_names(environment.seen or [], run)],
     }
@@ -148,16 +144,16 @@ def public_state(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_hash(run: Run) -> str:
-    """Return the hash of the uploaded recipe, which connects the uploaded records to the recipe."""
+    """Return the hash of the public recipe, which the uploaded records refer to."""
     return written_hash(public_recipe(run.recipe).values())
 
 
 def with_public_run_names(seen: Iterable[SeenImages], run: Run) -> list[SeenImages]:
-    """Return the records of seen images, with public names in place of the names of runs.
+    """Replace the names of runs in records of seen images by public names.
 
-    Such a record says how many of the images that `run` is measured on were training images of
-    some run. `run` itself gets its public name, and each other run of this machine the name
-    "another run".
+    Each record says how many of the images on which `run` is measured were training images of
+    another run or of `run` itself. The name of `run` becomes the public name, and the name of any
+    other run becomes "another run".
     """
     public_name = with_public_names(run.recipe).name
     public_seen = []
@@ -172,8 +168,7 @@ class Figures(NamedTuple):
 
     Attributes:
         uploaded: {name in the repository: file}.
-        withheld: Names of figures that are not uploaded because they may show images of the data or
-            names.
+        withheld: Names of figures that may show private images or names, and are not uploaded.
     """
 
     uploaded: dict[str, Path]
@@ -181,18 +176,17 @@ class Figures(NamedTuple):
 
 
 def find_figures(run: Run) -> Figures:
-    """Sort the figures of a run into those that are uploaded and those that are withheld.
+    """Decide which figures of a run are uploaded and which are withheld.
 
-    With hub.figures=true, all figures are uploaded. Otherwise a figure is uploaded if
-    - it contains no images, and the name of the run, which is in its title, is public;
-    - it is the figure of predictions, and the terms of the data set allow it to show images. This
-      figure shows images of the run itself. Other figures may show any images that the user gave to
-      the figures tool, so the terms of the data set do not cover them.
+    With hub.figures=true, all figures are uploaded. Otherwise these are uploaded:
+    - figures without images, if the name of the run, which is in the title, is public;
+    - the figure of predictions, if the terms of the data set allow showing images. Other figures
+      may show any images that the user passed to the figures tool, not only images of the data set.
 
     Args:
         run: A finished run.
     """
-    result = Figures({}, [])
+    figures = Figures({}, [])
     recipe = run.recipe
     is_name_public = with_public_names(recipe).name == recipe.name
     for stem in figure_blocks.ORDER:
@@ -204,7 +198,7 @@ def find_figures(run: Run) -> Figures:
         is_covered_by_terms = stem == figure_blocks.PREDICTIONS and may_show_images(recipe)
         shows_nothing_private = is_without_images and is_name_public
         if recipe.hub.figures or shows_nothing_private or is_covered_by_terms:
-            result.uploaded[f"figures/{stem}.png"] = path
+            figures.uploaded[f"figures/{stem}.png"] = path
         else:
-            result.withheld.append(f"figures/{stem}.png")
-    return result
+            figures.withheld.append(f"figures/{stem}.png")
+    return figures

@@ -22,8 +22,8 @@ from .state_io import unpack_checkpoints
 def pull(place: str, out: str, name: str | None = None) -> Run:
     """Download a training state into a new run folder out/name, and return the run.
 
-    The files on the Hub are not trusted. The recipe is checked like a user's recipe, so that the
-    name of the run cannot be a path outside of `out`. The run's hub.json records the commit.
+    The files on the Hub are not trusted. The recipe is checked, so that the name of the run cannot
+    be a path outside of `out`. The run's hub.json records the commit.
 
     Args:
         place: Repository hf-hub:USER/NAME or hf-hub:USER/NAME@REVISION. The default revision is the
@@ -74,13 +74,13 @@ def _write_run_folder(source: Path, run: Run, place: str) -> None:
         with replacing(run.folder) as folder:
             folder.mkdir()
             unpack_checkpoints(folder / run.checkpoints.name, source, place, run.recipe.optim.steps)
-            # Not every run has TRAINED_ON (hashes of the images that it was trained on) and
-            # COMPARED (results of probes on the baselines)
+            # Not every run has the files TRAINED_ON (hashes of training images) and COMPARED
+            # (results of probes on the baselines)
             for file in ("environment.json", "metrics.jsonl", TRAINED_ON, COMPARED):
                 if (source / file).exists():
                     shutil.copyfile(source / file, folder / file)
-            # Write the checked recipe, not the downloaded file: that file could name a plugin,
-            # whose code would be executed, or a repository, to which the run would upload
+            # Write the checked recipe. The downloaded file could name a plugin, whose code would be
+            # executed, or a repository, to which the run would upload
             (folder / "recipe.yaml").write_text(dump(run.recipe))
             (folder / run.ledger.name).write_text(json.dumps({"pulled": pulled}, indent=2) + "\n")
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError if the disk is full
@@ -102,8 +102,8 @@ def main(arguments: list[str]) -> None:
     run = pull(place, pull_options.out, pull_options.name)
     recipe = run.recipe
     options = [f"recipe={run.folder}/recipe.yaml", f"name={recipe.name}", f"out={recipe.out}"]
-    # The images of EMBEDDED are part of the package, and those of data.hub come from the Hub. All
-    # other images are in a folder that the user must name
+    # Images of EMBEDDED are part of the package, and images of data.hub come from the Hub. Other
+    # images are in a folder that the user must name
     if recipe.data.name != EMBEDDED and not recipe.data.hub:
         options.append("data.path=IMAGES")
     tool = formatting.tool_command(recipe.training_tool)

@@ -37,17 +37,17 @@ from .public import public_recipe
 WAITS = (2.0, 8.0)  # seconds before each retry
 # files that the Hub creates in a new repository
 BLANK = {".gitattributes", ".gitignore", "README.md", "LICENSE"}
-IDENTIFYING_FILES = ("recipe.yaml", "run.json")  # files that identify the run of a commit
+IDENTIFYING_FILES = ("recipe.yaml", "run.json")  # files by which a commit's run is recognised
 Say = Callable[[str], None]
 T = TypeVar("T")
 
 
 def push(run: Run, say: Say = lambda line: None) -> None:
-    """Upload all files of a run to the Hub, each branch in a single commit.
+    """Upload all files of a run to the Hub, with a single commit for each branch.
 
     Args:
         run: Run from `open_run`, with `hub.repo`.
-        say: Function that prints a line, called for each branch and for each wait.
+        say: Prints a line. Called for each branch and each wait.
 
     Raises:
         UserError: Nobody is logged in, or the Hub rejects the upload or cannot be reached.
@@ -76,7 +76,7 @@ def preview(run: Run, say: Say) -> None:
 
     Args:
         run: Run from `open_run`, with `hub.repo`.
-        say: Function that prints a line.
+        say: Prints a line.
     """
     for line in about_data(run):
         say(line)
@@ -96,29 +96,29 @@ def _push(run: Run, say: Say) -> None:
     """Create the repository if necessary, and upload all branches one after the other.
 
     If the Hub rejects a branch, the remaining branches are still uploaded, and the first error is
-    raised at the end. If the Hub cannot be reached, the error is raised at once. An upload without
-    a stamp is a milestone (an export during training), whose folder is removed after the upload.
+    raised at the end. If the Hub cannot be reached, the error is raised at once.
 
     Args:
         run: The run to upload.
-        say: Function that prints a line.
+        say: Prints a line.
     """
     hub = run.recipe.hub
     create = partial(_api().create_repo, hub.repo, private=hub.private, exist_ok=True)
     _with_retries(create, say)
-    # Check whose repository this is before any branch is created
+    # Check that the repository belongs to this run before creating any branch
     _with_retries(partial(_find_parent_commit, run, "main"), say)
     for line in about_data(run):
         say(line)
     failed: list[Exception] = []
     for upload in uploads(run):
+        # Only a milestone (an export during training) has no stamp. Its folder is removed below
         milestone = None if upload.stamp else run.outbox / upload.branch
         try:
             commit = _with_retries(partial(_commit, run, upload), say)
         except Exception as error:
             if hub_files.is_temporary(error):
                 raise
-            # If the milestone has disappeared, another push has uploaded it, which is no failure
+            # A milestone that has disappeared was uploaded by another push, which is no failure
             if milestone is None or milestone.exists():
                 failed.append(error)
             continue
@@ -132,22 +132,23 @@ def _push(run: Run, say: Say) -> None:
 
 
 def _commit(run: Run, upload: Upload) -> str:
-    """Commit the files of an upload to its branch, and return the id of the branch's last commit.
+    """Commit the files of an upload, and return the id of the last commit of the branch.
 
     If no file differs, the Hub makes no commit. After a commit to the branch `state`, all commits
     of the branch are merged into one, so that old training states take no space.
 
     Args:
-        run: The run that is uploaded.
+        run: The run to upload.
         upload: The files, and the name of the branch.
     """
     from huggingface_hub import CommitOperationAdd
 
     repository, branch = run.recipe.hub.repo, upload.branch
     parent = _find_parent_commit(run, branch)
-    files = [CommitOperationAdd(name, content) for name, content in sorted(upload.files().items())]
+    contents = sorted(upload.files().items())
+    additions = [CommitOperationAdd(name, content) for name, content in contents]
     commit = _api().create_commit(
-        repository, files, commit_message=upload.message, revision=branch, parent_commit=parent
+        repository, additions, commit_message=upload.message, revision=branch, parent_commit=parent
     )
     is_unchanged = commit.oid == parent
     if branch != "state" or is_unchanged:
@@ -158,18 +159,18 @@ def _commit(run: Run, upload: Upload) -> str:
 
 
 def _find_parent_commit(run: Run, branch: str) -> str:
-    """Return the id of a branch's last commit, after checking that the branch belongs to this run.
+    """Check that a branch belongs to this run, and return the id of the branch's last commit.
 
-    A branch belongs to the run if it has no files yet, or files of the same run. A branch that does
-    not exist is created, beginning at the repository's first commit.
+    A branch belongs to the run if the branch has no files yet, or files of the same run. If the
+    branch does not exist, it is created at the first commit of the repository.
 
     Args:
-        run: The run that is uploaded.
+        run: The run to upload.
         branch: Name of the branch.
 
     Raises:
         UserError: The branch holds files of another run or other files, or the repository is public
-            and hub.private=true.
+            although hub.private=true.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
@@ -191,18 +192,20 @@ def _find_parent_commit(run: Run, branch: str) -> str:
 
 
 def _check_owner(run: Run, info: Any) -> None:
-    """Check that a commit of the repository is blank or holds an earlier state of this run.
+    """Check that a commit of the repository is blank, or holds files of this run.
 
     Args:
         run: The run to upload.
         info: Result of the client's `repo_info` for the commit.
 
     Raises:
-        UserError: The commit holds files of no run, or a run of another recipe or of other data.
+        UserError: The commit holds files that belong to no run, or a run with another recipe or
+            other data.
     """
     repository = run.recipe.hub.repo
     names = {file.rfilename for file in info.siblings}
     if not names.issuperset(IDENTIFYING_FILES):
+        # The commit has no run. Files that the Hub creates in a new repository are no problem
         unknown = sorted(names - BLANK)
         if unknown:
             raise UserError(
@@ -246,15 +249,14 @@ def _api() -> Any:
 
 
 def _with_retries(do: Callable[[], T], say: Say) -> T:
-    """Call a function, and call it again after a temporary error of the Hub.
+    """Call a function, and retry after temporary errors of the Hub.
 
-    WAITS holds the seconds before the second call, the third call and so on. An error is temporary
-    if the Hub is busy or cannot be reached, or if another push has committed to the same branch in
-    the meantime.
+    An error is temporary if the Hub is busy or cannot be reached, or if another push has committed
+    to the same branch in the meantime. The error of the last try is raised.
 
     Args:
-        do: Function without arguments, whose result is returned.
-        say: Function that prints a line, called before each wait.
+        do: Function without arguments. The result is returned.
+        say: Prints a line. Called before each wait.
     """
     for wait in WAITS:
         try:

@@ -13,14 +13,14 @@ from ..recipe import records
 from ..recipe.records.checkpoint import UploadedState
 from ..training import checkpoint
 
-TENSOR = "safetensors"  # key of the object that replaces a tensor in the JSON
+TENSOR = "safetensors"  # in the JSON, {TENSOR: name} stands for a tensor
 
 
 def pack(state: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Convert a training state to the content of a JSON file and of a safetensors file.
+    """Convert a training state to the contents of a JSON file and a safetensors file.
 
     Args:
-        state: Tensors, numbers and texts, in lists and in dictionaries with names as keys.
+        state: Tensors, numbers and texts, in nested lists and dictionaries. Keys are texts.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -29,13 +29,13 @@ def pack(state: dict[str, Any]) -> tuple[bytes, bytes]:
         tensors[name] = tensor.detach().cpu().clone().contiguous()
         return {TENSOR: name}
 
-    # json calls `store` for each value that it cannot represent, which is each tensor
+    # json calls `store` for values that have no JSON form, here the tensors
     structure = json.dumps(state, default=store)
     return structure.encode(), save(tensors)
 
 
 def unpack(structure: bytes, tensors: bytes) -> Any:
-    """Return the training state that `pack` has converted.
+    """Convert the two files that `pack` made back to a training state.
 
     Args:
         structure: Content of the JSON file.
@@ -58,11 +58,10 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
 def pack_newest(
     root: Path, publish: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> dict[str, bytes]:
-    """Pack the newest intact checkpoint of a run, and the best checkpoint if it is another one.
+    """Pack the newest intact checkpoint of a run and, if different, the best checkpoint.
 
-    The option checkpoint.best defines the best checkpoint. If the best checkpoint is damaged, it is
-    left out. A run that is resumed from the uploaded state then reports that the best checkpoint is
-    missing.
+    A damaged best checkpoint (checkpoint.best) is left out. A run that is resumed from the uploaded
+    state then reports that the best checkpoint is missing.
 
     Args:
         root: The run's folder of checkpoints.
@@ -92,11 +91,12 @@ def pack_newest(
 
 
 def _best_step(state: dict[str, Any]) -> int | None:
-    """Return the step of the best checkpoint that a state names.
+    """Return the step of the best checkpoint, as recorded in a training state.
 
-    None if the state names no best checkpoint, or if the state itself is the best checkpoint.
+    None if no best checkpoint is recorded, or if the state itself is the best checkpoint.
     """
-    step: int | None = (state.get("best") or {}).get("step")
+    best = state.get("best") or {}
+    step: int | None = best.get("step")
     return None if step == state["step"] else step
 
 
@@ -118,7 +118,7 @@ def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None
     best_step = _best_step(state)
     if best_step is not None and (source / "best.json").exists():
         best = _read_state(source, "best", place, steps)
-        if best["step"] == best_step:  # the files may be from an earlier push
+        if best["step"] == best_step:  # else the files of the best state are of an earlier push
             checkpoint.save(root, best_step, best, keep=1)
     checkpoint.save(root, state["step"], state, keep=1)
 

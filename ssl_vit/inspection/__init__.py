@@ -10,15 +10,15 @@ from ..objectives.targets.patch_targets import Target
 from .base import predictions
 
 SAVED = "predictions"
-SHOWN = 8  # number of images in this figure
+SHOWN = 8  # largest number of images in the figure of predictions
 
 
 def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
-    """Write predictions.svg and predictions.png: the first images of a batch with predictions.
+    """Draw the first images of a batch with the objective's predictions.
 
-    The figure has at most SHOWN images. Nothing is written if the objective has no pictures of
-    predictions. A line above the images names the channels that are shown, if images are not RGB,
-    and says how the objective's targets are drawn, if this is not obvious.
+    Writes predictions.svg and predictions.png with at most SHOWN images, or nothing if the
+    objective has no pictures of predictions. A line above the images names the channels that are
+    shown, if images are not RGB, and says how the targets are drawn, if this is not obvious.
 
     Args:
         objective: Objective that predicts.

@@ -19,6 +19,7 @@ from ..models.attention import QueryAttention
 from ..models.encoder import Encoder
 from .base import UnavailableError
 
+# Classes whose attention weights `attention_weights` computes
 KINDS = (Attention, QueryAttention, AttentionRope, EvaAttention)
 
 
@@ -26,32 +27,32 @@ KINDS = (Attention, QueryAttention, AttentionRope, EvaAttention)
 def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
     """Yield the attention weights of each block, float32 (B, H, T, T).
 
-    Row t holds the weights with which token t reads all tokens. The encoder's forward pass itself
-    is unchanged and may use fused kernels, which do not return weights. Therefore temporary hooks
-    record the queries and keys of each block, from which the weights are computed a second time.
+    Row t holds the weights with which token t reads all tokens. Fused kernels do not return these
+    weights. Therefore temporary hooks record the queries and keys of each block, and the weights
+    are computed from them a second time. The encoder's forward pass is not changed.
 
     Args:
         encoder: Encoder in evaluation mode.
         image_B3HW: Images in uint8.
 
     Raises:
-        UnavailableError: A block's attention is none of KINDS.
+        UnavailableError: The class of a block's attention is not in KINDS.
     """
     x_BTD = encoder.embed(encoder.patch(image_B3HW))
     arguments = encoder.block_arguments()
     for number, block in enumerate(encoder.backbone.blocks, 1):
         attention: Any = getattr(block, "attn", block)
-        # No subclasses, because a subclass may compute something else
+        # `type` instead of isinstance, because a subclass may compute something else
         if type(attention) not in KINDS:
             kind = type(attention).__name__
             raise UnavailableError(f"the attention of block {number} cannot be read ({kind})")
         query_and_key: list[Tensor] = []
 
-        # The default argument binds the list of this block. A hook's last argument is the output
+        # The default argument binds this block's list. The last argument of a hook is the output
         def record(*hook_arguments: Any, outputs: list[Tensor] = query_and_key) -> None:
             outputs.append(hook_arguments[-1])
 
-        # Queries and keys pass through norms, or through identities if there are no norms
+        # Queries and keys pass through q_norm and k_norm, which are identities if there is no norm
         hooks = [
             norm.register_forward_hook(record) for norm in (attention.q_norm, attention.k_norm)
         ]
@@ -66,9 +67,7 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
 def attention_weights(
     attention: Any, query_BHTd: Tensor, key_BHTd: Tensor, rope: Tensor | None = None
 ) -> Tensor:
-    """Compute attention weights, the softmax of scaled products of queries and keys.
-
-    This is equation 6 of Dosovitskiy et al. (2021).
+    """Compute attention weights from queries and keys (Dosovitskiy et al., 2021, equation 6).
 
     Args:
         attention: Attention module of one of timm's classes in KINDS.
@@ -89,10 +88,10 @@ def attention_weights(
 
 
 def _rotated(x_BHTd: Tensor, sin_cos_N2d: Tensor, half: bool) -> Tensor:
-    """Return queries or keys (B, H, T, d), with those of the patches rotated.
+    """Apply rotary positions to queries or keys, and return them (B, H, T, d).
 
     Args:
-        x_BHTd: Queries or keys. Those of the prefix tokens come first and are not rotated.
+        x_BHTd: Queries or keys. The prefix tokens come first and are not rotated.
         sin_cos_N2d: Sines and cosines of the patches, as in `attention_weights`.
         half: Whether timm rotates pairs of the values i and i + d/2, instead of neighbouring
             values.
@@ -118,9 +117,9 @@ def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
     """Return the mean distance in pixels over which each head attends in each image, (B, H).
 
     For each patch, the distances to all patches are averaged with the attention as weights. The
-    result is the mean over patches (Dosovitskiy et al., 2021, D.7). Attention to other tokens is
-    ignored, because they have no position in the image. The result is NaN if no patch attends to
-    any patch.
+    result is the mean over patches (Dosovitskiy et al., 2021, D.7). Attention to prefix tokens is
+    ignored, because prefix tokens have no position in the image. The result is NaN if no patch
+    attends to any patch.
 
     Args:
         attention_BHTT: Attention weights of a block.
@@ -136,8 +135,8 @@ def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
 def rollout(attention_maps: Iterable[Tensor]) -> Tensor:
     """Return the attention rollout: the share of each input token in each output token, (B, T, T).
 
-    Each block's attention is averaged over heads, the identity is added for the residual
-    connection, and rows are normalised to sum 1. The result is the product of the matrices of all
+    In each block, the attention is averaged over heads, the identity is added for the residual
+    connection, and each row is normalised to sum 1. The result is the matrix product over all
     blocks (Dosovitskiy et al., 2021, D.8; Abnar and Zuidema, 2020, section 3.1).
 
     Args:

@@ -15,7 +15,7 @@ Arrays = Mapping[str, np.ndarray]  # the data of a figure, by name
 
 
 class UnavailableError(Exception):
-    """Error for a figure that an encoder cannot have. The message says what the encoder lacks."""
+    """A figure cannot be computed for an encoder. The message says what the encoder lacks."""
 
 
 @torch.no_grad()
@@ -28,16 +28,17 @@ def predictions(objective: Objective, batch: Batch) -> Arrays:
 
 
 class FigureInput(NamedTuple):
-    """Encoder in evaluation mode and preprocessed images on the same device.
+    """Encoder and images from which figures are computed, on the same device.
 
     Attributes:
-        encoder: Network to draw.
+        encoder: Encoder in evaluation mode.
         pool: How training pooled tokens into a feature: "token" or "avg".
-        batches: Images for statistics.
+        batches: Preprocessed images for statistics.
         shown: The first of these images, which figures show.
-        objective: Objective that trained the encoder, with the encoder as a part. None if the
+        objective: Objective that trained the encoder, and that contains the encoder. None if the
             objective has no figure or could not be loaded.
-        why_no_objective: Why the objective could not be loaded, if it may have a figure.
+        why_no_objective: Reason if the objective may have a figure but could not be loaded, else
+            empty.
     """
 
     encoder: Encoder

@@ -43,12 +43,12 @@ TEACHER_ALONE = (
 
 
 class FigureKind(NamedTuple):
-    """Kind of figure.
+    """Kind of figure, such as attention rollout.
 
     Attributes:
-        compute: Returns the data of an encoder, or raises UnavailableError. The entry `drawn`
-            explains the figure where the explanation differs between encoders.
-        draw: Draws the data of untrained weights and of the encoder.
+        compute: Computes the data of the figure for one encoder, or raises UnavailableError. An
+            entry "drawn" is a note for the caption, if the note depends on the encoder.
+        draw: Draws the data of untrained weights next to the data of the encoder.
     """
 
     compute: Callable[[FigureInput], Arrays]
@@ -58,8 +58,7 @@ class FigureKind(NamedTuple):
 def suitable_figures(objective: Objective | None) -> list[str]:
     """Return the names of the figures that suit an objective.
 
-    Predictions are shown by "reconstruction" if the objective predicts patches, else by
-    "predicted".
+    Predictions of patches are shown by "reconstruction", all other predictions by "predicted".
     """
     unsuitable = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
     return [name for name in FIGURES if name != unsuitable]
@@ -81,13 +80,15 @@ def _figure_columns(
     """
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     axes = figure.subplots(ncols=len(data), squeeze=False, **options)[0]
-    for axis, (label, _), note in zip(axes, data, notes, strict=True):
+    columns = []
+    for axis, (label, arrays), note in zip(axes, data, notes, strict=True):
         axis.set_title(make_title(label, note, WIDTH / len(data)))
-    return figure, list(zip(axes, (arrays for _, arrays in data), strict=True))
+        columns.append((axis, arrays))
+    return figure, columns
 
 
 def _images(subject: FigureInput) -> np.ndarray:
-    """Return the images that the figure shows, uint8 (B, H, W, 3)."""
+    """Return the images to show in a figure, uint8 (B, H, W, 3)."""
     image_B3HW = shown_image(subject.shown.image, subject.encoder.pixel_range)
     return rearrange(image_B3HW, "b c h w -> b h w c").cpu().numpy()
 
@@ -160,7 +161,8 @@ def _draw_positions(data: ByEncoder) -> Figure:
     for axis, arrays in axes:
         similarity = arrays["patches"]
         step = math.ceil(len(similarity) / MOST_TILES)
-        # (row and column of a tile's patch, row and column of the patch that it is compared with)
+        # The first two dimensions choose the patch of a tile. A tile compares this patch with the
+        # patches along the last two dimensions
         page = join_tiles(similarity[::step, ::step], np.nan)
         colours = axis.imshow(page, vmin=-1, vmax=1, cmap=HEAT, interpolation="none")
         axis.set_axis_off()
@@ -184,12 +186,12 @@ def _attention_distance(subject: FigureInput) -> Arrays:
     encoder = subject.encoder
     distance_NN = attention.patch_distances(encoder.grid, encoder.patch_size)
     distance_NN = distance_NN.to(subject.shown.image.device)
-    parts = []
+    batch_distances = []
     for image_B3HW in _first_images(subject, DISTANCE_IMAGES):
         maps = attention.attention_maps(encoder, image_B3HW)
-        distances_BH = [attention.attention_distance(map_BHTT, distance_NN) for map_BHTT in maps]
-        parts.append(torch.stack(distances_BH, 1))
-    distance_BLH = torch.cat(parts)
+        block_distances = [attention.attention_distance(map_BHTT, distance_NN) for map_BHTT in maps]
+        batch_distances.append(torch.stack(block_distances, 1))
+    distance_BLH = torch.cat(batch_distances)
     return {
         "distance": distance_BLH.nanmean(0).cpu().numpy(),
         "uniform": distance_NN.mean().cpu().numpy(),
@@ -254,9 +256,9 @@ def _attention_rollout(subject: FigureInput) -> Arrays:
 def _draw_attention_rollout(data: ByEncoder) -> Figure:
     """Draw each image next to a copy that is dark where the attention rollout is small.
 
-    The figure follows Dosovitskiy et al., 2021 (Figures 6 and 14). The pixels of the copy are
-    multiplied by the rollout, which is divided by its largest value in the image and interpolated
-    to pixels.
+    The figure follows Dosovitskiy et al., 2021 (Figures 6 and 14). In each image, the rollout is
+    divided by its largest value and interpolated to pixels. The pixels of the copy are multiplied
+    by this factor.
 
     Args:
         data: (label, result of `_attention_rollout`) for each encoder.
@@ -305,8 +307,8 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
     """Draw images and the class token's attention to patches, for each head of the last block.
 
     Each map is scaled from 0 to its largest value. If the encoder's feature is the mean of the
-    patches, no loss trained the class token's output, so its attention need not mean anything. A
-    note next to the label then says so.
+    patches, no loss trained the class token's output, and its attention may be meaningless. In this
+    case a note below the label says so.
 
     Args:
         data: (label, result of `_class_attention`) for each encoder.
@@ -315,9 +317,8 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
     for label, arrays in data:
         columns = {"input": arrays["images"]}
         for head, map_BHW in enumerate(arrays["attention"].swapaxes(0, 1), 1):
-            columns[f"head {head}"] = np.stack(
-                [map_colours(map_HW, map_HW.max()) for map_HW in map_BHW]
-            )
+            colours_HW4 = [map_colours(map_HW, map_HW.max()) for map_HW in map_BHW]
+            columns[f"head {head}"] = np.stack(colours_HW4)
         note = "" if arrays["pool"] == "token" else "(no loss trained the class token's output)"
         groups.append(PanelGroup(label, columns, note))
     return panels(groups, "each map is scaled from 0 (dark) to the largest value (bright)")
@@ -328,11 +329,11 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
 
 @torch.no_grad()
 def _feature_map(subject: FigureInput) -> Arrays:
-    """Compute a colour for each patch of the shown images, which stands for the patch's feature.
+    """Compute a colour for each patch of the shown images from the patch's feature.
 
-    The colours are the first three principal components of the features. They are fitted to the
-    patches of more images than are shown, up to projections.FITTED patches, so that they do not
-    depend on a few images.
+    The colours are the first three principal components of the features. The components are fitted
+    to up to projections.FITTED patches of more images than are shown, so that they do not depend on
+    a few images.
 
     Args:
         subject: Encoder and images.
@@ -380,9 +381,9 @@ def _draw_feature_map(data: ByEncoder) -> Figure:
 
 
 def _predicted(subject: FigureInput) -> Arrays:
-    """Compute the pictures that show what an objective predicts, such as I-JEPA's features.
+    """Compute pictures of what an objective predicts, such as I-JEPA's features.
 
-    Objectives that predict patches have another figure (`_reconstruction`).
+    For objectives that predict patches, `_reconstruction` is used instead.
 
     Args:
         subject: Objective and images.
@@ -400,15 +401,18 @@ def _predicted(subject: FigureInput) -> Arrays:
         raise UnavailableError(
             "this objective predicts patches. Use figures=reconstruction for its predictions"
         )
-    # An export has the weights of one encoder. If this is the teacher, they have also been loaded
-    # into the student, so the predictions are not those of the student that was trained
+    # An export has the weights of one encoder only. If this is the teacher, its weights were also
+    # loaded into the student, so the predictions are not those of the trained student
     is_teacher = subject.objective.exported is not subject.objective.encoder
     note = TEACHER_ALONE if is_teacher else ""
     return {**predictions(subject.objective, subject.shown), "drawn": np.array(note)}
 
 
 def _draw_predicted(data: ByEncoder) -> Figure:
-    """Draw the pictures of predictions of one encoder; untrained weights have no pictures."""
+    """Draw the pictures of predictions of one encoder.
+
+    Untrained weights have no pictures, so `data` has a single entry.
+    """
     ((label, arrays),) = data
     columns = {title: images for title, images in arrays.items() if title != "drawn"}
     return panels([PanelGroup(label, columns)], str(arrays["drawn"]))
@@ -445,21 +449,21 @@ def _reconstruction(subject: FigureInput) -> Arrays:
     if reconstruction.certainty_BHW is not None:
         arrays["certainty"] = reconstruction.certainty_BHW.cpu().numpy()
         notes.append("certainty: probability of the prediction, from 0 (dark) to 1 (bright)")
-    # a text that says what the pictures of this target show, empty if the picture needs none
-    target = subject.objective.target.drawn
-    if target:
-        notes.append(f"predicted and true: {target}")
+    # says how pictures of this target are drawn, or is empty if this is obvious
+    target_note = subject.objective.target.drawn
+    if target_note:
+        notes.append(f"predicted and true: {target_note}")
     return arrays | {"drawn": np.array("; ".join(notes))}
 
 
 def _draw_reconstruction(data: ByEncoder) -> Figure:
     """Draw images, corruption, prediction, ground truth, error and certainty.
 
-    Only one encoder is drawn. Untrained weights cannot be drawn for comparison, because they have
-    no heads: the layers of the objective that predict patches.
+    Untrained weights cannot be drawn for comparison, because they have no heads: the layers of the
+    objective that predict patches.
 
     Args:
-        data: Label, and data of `_reconstruction`, of one encoder.
+        data: One entry, (label, result of `_reconstruction`).
     """
     ((label, arrays),) = data
     columns = dict(zip(TITLES, arrays["panels"].swapaxes(0, 1), strict=True))

@@ -28,13 +28,13 @@ WIDTH = 9.0  # width of every figure in inches
 CELL = 96  # smallest side of a panel in pixels, to which small images are enlarged
 LARGEST_CELL = 128  # largest side of a panel in pixels, to which large images are reduced
 GAP = 6  # pixels between panels
-FITTING = 8  # number of columns of panels that fit into a figure without becoming small
-LINE_LENGTH = 13  # characters of a label per inch
+FITTING = 8  # number of panels that fit into a row without becoming small
+LINE_LENGTH = 13  # characters of a label that fit into an inch
 HEAT = "viridis"
 
 
 class PanelGroup(NamedTuple):
-    """Panels of an encoder.
+    """Panels of one encoder: rows of images, drawn below a title.
 
     Attributes:
         label: Title of the group.
@@ -62,14 +62,14 @@ def render(draw: Callable[[], Figure]) -> dict[str, bytes]:
     Args:
         draw: Function that returns the figure.
     """
-    # Metadata that matplotlib would write; None removes them
-    left_out = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
+    # matplotlib writes these metadata unless they are None
+    unwanted_metadata = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
     files = {}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Characters that the font lacks are shown as boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = draw()
-        for suffix, names in left_out.items():
+        for suffix, names in unwanted_metadata.items():
             file = io.BytesIO()
             figure.savefig(file, format=suffix, metadata=dict.fromkeys(names))
             files[suffix] = file.getvalue()
@@ -86,22 +86,21 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
         above: Text above the groups.
     """
     first_column, *_ = groups[0].columns.values()
-    # An image takes one panel in each column of the group, and FITTING is the number of panels that
-    # fit into a row
+    # Each image takes a panel in each column of the group, and FITTING panels fit into a row
     images_per_row = min(max(1, FITTING // len(groups[0].columns)), len(first_column))
-    # One raster for a group, because an axis for each panel would take ten times as long
+    # One raster image per group, because an axis per panel would take ten times as long
     pages = [_montage(group, images_per_row) for group in groups]
     page_width = max(page.shape[1] for page in pages)
     page_heights = sum(page.shape[0] for page in pages)
-    # In inches: the width without margins of 0.3, 0.6 for the titles of each group, and 0.2 for the
-    # text above
+    # In inches: margins take 0.3 of the width. Titles take 0.6 of the height for each group, and
+    # the text above takes 0.2
     height = page_heights * (WIDTH - 0.3) / page_width + 0.6 * len(groups) + 0.2
     figure = Figure(figsize=(WIDTH, height), layout="compressed")
     axes = figure.subplots(nrows=len(groups), squeeze=False).flat
     for axis, group, page in zip(axes, groups, pages, strict=True):
         axis.imshow(page, interpolation="none")
         titles = [figure_label(title) for title in group.columns] * images_per_row
-        panel_distance = (page.shape[1] + GAP) / len(titles)  # from one panel to the next
+        panel_distance = (page.shape[1] + GAP) / len(titles)  # between left edges of neighbours
         centres = (np.arange(len(titles)) + 0.5) * panel_distance - GAP / 2
         axis.set_xticks(centres, titles)
         axis.set_yticks([])
@@ -116,11 +115,10 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
 def _montage(group: PanelGroup, images_per_row: int) -> np.ndarray:
     """Join the panels of a group into one image, uint8 (H, W, 4), transparent between panels.
 
-    Each row has `images_per_row` images, and each image one panel for each column of the group.
-
     Args:
         group: Panels to join.
-        images_per_row: Number of images in a row. Each image has a panel for each column.
+        images_per_row: Number of images in a row. Each image takes a panel for each column of the
+            group.
     """
     columns = list(group.columns.values())
     largest_side = max(max(image.shape[:2]) for images in columns for image in images)
@@ -128,7 +126,7 @@ def _montage(group: PanelGroup, images_per_row: int) -> np.ndarray:
     enlarged_side = largest_side * math.ceil(CELL / largest_side)
     cell = min(LARGEST_CELL, enlarged_side)
     rows = math.ceil(len(columns[0]) / images_per_row)
-    # B images, with room to fill the last row, C columns of the group, panels of H x W pixels
+    # B images, including empty images that fill the last row, and C columns of the group
     panel_BCHW4 = np.zeros((rows * images_per_row, len(columns), cell, cell, 4), np.uint8)
     for column, images in enumerate(columns):
         for number, image in enumerate(images):
@@ -172,7 +170,7 @@ def map_colours(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np
 
     Args:
         value_HW: Values.
-        largest: Value that gets the last colour of the map, as do all larger values.
+        largest: Value of the last colour of the map, which larger values also get.
         colours: Name of matplotlib's colour map.
     """
     shades = matplotlib.colormaps[colours].with_extremes(bad=(0.5, 0.5, 0.5, 0.2))
@@ -188,7 +186,7 @@ def join_tiles(tile_RCHW: np.ndarray, fill: float, gap: int = 1) -> np.ndarray:
         fill: Value between tiles.
         gap: Pixels between tiles.
     """
-    # Pad each tile below and on the right, and cut off the padding of the last row and column
+    # Pad each tile at the bottom and on the right. The last row and column need no gap
     padding = [(0, 0), (0, 0), (0, gap), (0, gap), *[(0, 0)] * (tile_RCHW.ndim - 4)]
     padded = np.pad(tile_RCHW, padding, constant_values=fill)
     return rearrange(padded, "r c h w ... -> (r h) (c w) ...")[:-gap, :-gap]

@@ -25,9 +25,9 @@ def filter_components(encoder: Encoder) -> tuple[Tensor, Tensor]:
         encoder: The encoder.
 
     Returns:
-        Two tensors. The first has up to COMPONENTS components of unit norm as images, (K, P, P, 3)
-        for K components and patches of P x P pixels, in the three channels that figures show. The
-        second has the share of the filters' variance along each component, (K,).
+        Two tensors for K <= COMPONENTS components. The first has the components, of unit norm, as
+        images (K, P, P, 3) of the three channels that figures show. The second has the share of the
+        filters' variance along each component, (K,).
 
     Raises:
         UnavailableError: Patches are not cut from pixels.

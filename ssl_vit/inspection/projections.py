@@ -35,8 +35,8 @@ class Components(NamedTuple):
 def principal_components(x_ND: Tensor, count: int) -> Components:
     """Return the first `count` principal components of the rows, or all if there are fewer.
 
-    The entry of largest magnitude of each component is positive, so that the sign does not depend
-    on the library.
+    The sign of each component is chosen so that its entry of largest magnitude is positive.
+    Otherwise the sign would depend on the library.
 
     Args:
         x_ND: The rows.
@@ -56,10 +56,10 @@ def principal_components(x_ND: Tensor, count: int) -> Components:
 
 
 def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor]:
-    """Show patch features along the first three principal components as red, green and blue.
+    """Convert patch features to colours: the first three principal components as RGB.
 
     The components are fitted to a sample of patches. All images share one projection and one range,
-    so that the same colour is the same feature in every image.
+    so that a colour stands for the same feature in every image.
 
     Args:
         sample_ND: Features of the sample.

@@ -5,7 +5,7 @@ when a function needs it.
 
 Every function takes the options of the command line (recipe/given.py), as keyword arguments such as
 recipe="mpp" or optim={"steps": 100}. The first argument may hold further options: a mapping, whose
-keys may be dotted, a list of words, or a string of words.
+keys may be dotted, or command-line arguments as a list or as one string.
 """
 
 import os
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .draw_figures import DrawnFigures
     from .embed import EmbeddedImages
 
-_LOADING = threading.RLock()  # a single thread loads an encoder at a time
+_LOADING = threading.RLock()  # only one thread at a time loads an encoder
 
 
 def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
@@ -92,7 +92,8 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     Raises:
         UserError: The options, the encoder, the images or the folder do not fit together.
     """
-    # before the imports, which would disturb a job that is importing the same modules
+    # Hold the process before importing, because imports would disturb a job that is importing the
+    # same modules
     with hold_process("embed"):
         from . import embed as tool
 
@@ -174,34 +175,38 @@ def load_encoder(
     Raises:
         UserError: The weights do not exist, or belong to another model.
     """
-    values, place = given.from_python(options, keywords), os.fspath(init)
+    user_options = given.from_python(options, keywords)
+    place = os.fspath(init)
     with _LOADING, hold_process(f"init={place}", nested=True):
         from ..models import encoder, weights
         from . import encoders
 
-        if place == SCRATCH and "data.size" not in values.values:
-            values = values.with_values({"data.size": encoders.DEFAULT_SIZE})
-        named = encoders.find_encoder(place, values)
-        network = encoder.build_backbone(named.recipe.model, named.recipe.data)
-        if not named.source.is_scratch:
-            weights.load_weights(network, named.source)
-    network.pool = named.recipe.probe.pool or named.pool
+        if place == SCRATCH and "data.size" not in user_options.values:
+            user_options = user_options.with_values({"data.size": encoders.DEFAULT_SIZE})
+        named_encoder = encoders.find_encoder(place, user_options)
+        recipe = named_encoder.recipe
+        network = encoder.build_backbone(recipe.model, recipe.data)
+        if not named_encoder.source.is_scratch:
+            weights.load_weights(network, named_encoder.source)
+    network.pool = recipe.probe.pool or named_encoder.pool
     return network.eval()
 
 
 def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) -> RunResult | None:
+    """Run a training or an evaluation. A finished run is only read."""
     if isinstance(options, Recipe):
         if keywords:
-            text = "a Recipe takes no further options. Give all options to ssl_vit.resolve"
-            raise UserError(f"{', '.join(keywords)}: {text}.")
-        # a new Recipe, because a run replaces values such as compute.precision=auto in its recipe
+            raise UserError(
+                f"{', '.join(keywords)}: a Recipe takes no further options. Give all options to "
+                "ssl_vit.resolve."
+            )
+        # Build a new Recipe, because a run overwrites values such as compute.precision=auto
         values = options.values()
         if type(options) is not schema.recipe_class(options.objective, values):
-            text = (
-                "the Recipe was made for another objective or target. Make a new Recipe with"
-                " ssl_vit.resolve"
+            raise UserError(
+                f"objective={options.objective}: the Recipe was made for another objective or "
+                "target. Make a new Recipe with ssl_vit.resolve."
             )
-            raise UserError(f"objective={options.objective}: {text}.")
         recipe = schema.build(values)
         check.check(recipe)
         resolved = load.Resolved(recipe)
@@ -213,9 +218,9 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         if result is None:
             result = job.run(run)
     except SystemExit as stopped:
-        if hasattr(sys, "ps1"):  # an interactive shell, which SystemExit would end
+        if hasattr(sys, "ps1"):  # SystemExit would end an interactive shell
             raise KeyboardInterrupt(f"stopped with status {stopped.code}") from None
         raise
-    if run.signal == "SIGINT":  # else Ctrl-C would be lost, and the script would go on
+    if run.signal == "SIGINT":  # without this error, the script would go on in spite of Ctrl-C
         raise KeyboardInterrupt(f"{run.folder} has finished: Ctrl-C came after the last step")
     return run_result(run, result) if result else None

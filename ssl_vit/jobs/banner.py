@@ -28,7 +28,7 @@ def print_banner(job: TrainingJob) -> None:
     All processes must call this function, because all take part in the step. Only rank 0 prints.
     """
     recipe, batch_layout = job.recipe, job.batch_layout
-    # A device batch that holds the first held-out image many times
+    # Time a device batch that repeats the first held-out image
     batch = job.held_out.example.map(
         lambda values: values[:1].repeat_interleave(batch_layout.device_batch, dim=0)
     )
@@ -44,12 +44,7 @@ def print_banner(job: TrainingJob) -> None:
 
 
 def _warnings(job: TrainingJob) -> Iterator[str]:
-    """Yield warnings about settings that make a run slow or its results hard to interpret.
-
-    The warnings are about held-out images that are training images or few, folders that may not be
-    classes, k-NN probes with more neighbours than images, what was guessed from the files, a target
-    that is almost constant, and data workers that do not fit into shared memory.
-    """
+    """Yield warnings about settings that make a run slow or its results hard to interpret."""
     recipe, splits = job.recipe, job.splits
     if recipe.data.validation == 0:
         yield "data.validation=0: held-out metrics are measured on training images"
@@ -57,9 +52,9 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
     choices = schema.describe_held_out_choices(recipe)
     remedy = schema.option_for_more_held_out(recipe)
     yield from formatting.few_images(counts, choices, remedy, recipe.data.group)
-    # why the names of folders may not be classes, or an empty text
+    # The text is empty if nothing suggests that the folders are not classes
     doubt = why_folders_are_not_classes(splits.train.all_rows()) if splits.label_source else ""
-    # if all names are dates, the banner's line about the probes says so instead
+    # If all folder names are dates, the banner's row about the probes says so instead
     if doubt not in ("", DATES) and not schema.learns_labels(recipe):
         yield (
             f"folders are used as classes, but {doubt}. "
@@ -88,13 +83,13 @@ def _warnings(job: TrainingJob) -> Iterator[str]:
 
 
 def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """Yield the lines (title, text) about objective, images, network and initial weights.
+    """Yield the banner's rows (title, text) about objective, images, network and initial weights.
 
-    Multiply-adds are counted with tensors on the meta device, which have shapes but no values. A
-    plugin whose forward pass fails there gets a line with the reason instead of the number.
+    Multiply-adds are counted on the meta device. If a plugin's forward pass fails there, the row
+    gives the reason instead of the number.
     """
     recipe, data, splits = job.recipe, job.recipe.data, job.splits
-    encoder, held_out = job.objective.encoder, job.held_out.images
+    encoder, num_held_out = job.objective.encoder, job.held_out.images
     if job.state.step:
         yield "resumed", f"after step {job.state.step:,}"
     yield "objective", _describe_objective(recipe)
@@ -103,23 +98,23 @@ def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
         window = describe_windows(splits.train)
         shards = splits.stream.shards
         images = f"a stream of {shards:,} shards at {data.size} px, shuffled in {window}"
-    yield "data", f"{data.name}: {images}, {held_out:,} held out"
+    yield "data", f"{data.name}: {images}, {num_held_out:,} held out"
     if not data.is_rgb:
         yield "pixels", formatting.pixel_text(data.channels, data.pixel_range)
     yield from console.rows_under("images", splits.notes)
-    counted = costs.compute_network_cost(recipe)
-    if counted.forward is None:
+    cost = costs.compute_network_cost(recipe)
+    if cost.forward is None:
         work = (
             f"multiply-adds {formatting.NOT_COUNTED}, because a step on the meta device fails "
-            f"({counted.uncounted})"
+            f"({cost.uncounted})"
         )
     else:
-        work = f"{counted.forward / 1e9:.3g}G multiply-adds per image"
+        work = f"{cost.forward / 1e9:.3g}G multiply-adds per image"
     patches = "no patches"
     if isinstance(encoder, Encoder):
         patches = f"{encoder.patches} patches of {encoder.patch_size} px"
-    size = f"{counted.encoder / 1e6:.2f}M parameters"
-    yield "model", f"{recipe.model.name}: {size}, {patches}, {work}"
+    parameters = f"{cost.encoder / 1e6:.2f}M parameters"
+    yield "model", f"{recipe.model.name}: {parameters}, {patches}, {work}"
     teachers = job.objective.teachers()
     for key, source in recipe.sources().items():
         if not source.is_scratch:
@@ -129,9 +124,9 @@ def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
 
 
 def _describe_objective(recipe: schema.Recipe) -> str:
-    """Return the name of the objective, followed by its keys that differ from the defaults.
+    """Return the objective's name and its options that differ from the defaults.
 
-    Keys that name weights are left out, because the banner shows weights in lines of their own.
+    Options that name weights are left out, because the banner has separate rows for weights.
     """
     defaults = schema.defaults()
     weight_keys: set[str] = set()
@@ -139,17 +134,16 @@ def _describe_objective(recipe: schema.Recipe) -> str:
         weight_keys |= {source.key, source.network_key}
     parts = [recipe.declared.title or recipe.objective]
     for key, value in recipe.values().items():
-        is_of_objective = key.split(".")[0] in ("target", *recipe.groups)
-        if is_of_objective and key not in weight_keys and value != defaults[key]:
+        belongs_to_objective = key.split(".")[0] in ("target", *recipe.groups)
+        if belongs_to_objective and key not in weight_keys and value != defaults[key]:
             parts.append(f"{key}={formatting.option_text(value)}")
     return ", ".join(parts)
 
 
 def _describe_teacher(teacher: Backbone | None) -> str:
-    """Return the text ", 384 wide, 196 patches of 16 px at 224 px" about a teacher.
+    """Describe a teacher's size, for example ", 384 wide, 196 patches of 16 px at 224 px".
 
-    The teacher may differ from the student. The text is empty if there is no teacher, or if the
-    teacher is convolutional.
+    The text is empty if there is no teacher, or if the teacher is convolutional.
     """
     if not isinstance(teacher, Encoder):
         return ""
@@ -158,7 +152,7 @@ def _describe_teacher(teacher: Backbone | None) -> str:
 
 
 def _rows_about_training(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """Yield the lines (title, text) about optimiser, batch, machine and baselines."""
+    """Yield the banner's rows (title, text) about optimiser, batch, machine and baselines."""
     recipe, batch_layout, optim = job.recipe, job.batch_layout, job.recipe.optim
     images = optim.steps * optim.batch
     yield (
@@ -191,11 +185,12 @@ def _rows_about_training(job: TrainingJob) -> Iterator[tuple[str, str]]:
     baselines = {key: value for key, (value, _) in job.held_out.baselines.items()}
     to_beat = metrics.format_baselines(baselines)
     if to_beat:
-        group = max(len(batch.key) for batch in job.held_out.batches or [job.held_out.example])
-        # Guessing among fewer images is easier
-        if schema.compared_views(recipe) and group != optim.batch:
+        held_out_batches = job.held_out.batches or [job.held_out.example]
+        compared = max(len(batch.key) for batch in held_out_batches)
+        # The objective finds each image among those of a batch, which is easier in a smaller batch
+        if schema.compared_views(recipe) and compared != optim.batch:
             to_beat = (
-                f"{to_beat}, measured in batches of {group:,} held-out images (a training step "
+                f"{to_beat}, measured in batches of {compared:,} held-out images (a training step "
                 f"compares {optim.batch:,} images)"
             )
         yield "to beat", to_beat

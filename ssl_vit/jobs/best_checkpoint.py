@@ -23,16 +23,16 @@ RESUME_WITHOUT = "Use checkpoint.best=null to resume, or another name= for a new
 
 
 def check_split(recipe: Recipe) -> None:
-    """Check that the best checkpoint is not chosen on the split that the run is tested on.
+    """Check that the best checkpoint is not chosen on the test split.
 
-    Only splits that are named can be the same split. `data.validation` and `data.test` may also be
-    numbers, which hold out training images, or null.
+    Only named splits are compared. `data.validation` and `data.test` may also be null or a number,
+    which holds out training images.
 
     Raises:
         UserError: checkpoint.best is set, and data.validation and data.test name the same split.
     """
     metric, test = recipe.checkpoint.best, recipe.data.test
-    # null means the validation split, if the data have one
+    # With null, the split "validation" is held out if the data have such a split
     held_out = "validation" if recipe.data.validation is None else recipe.data.validation
     if metric is None or not isinstance(held_out, str) or not isinstance(test, str):
         return
@@ -48,9 +48,8 @@ def reconcile(job: TrainingJob) -> None:
     """Check that the run measures the metric of checkpoint.best, and prepare `state.best`.
 
     `state.best` is the record of the best evaluation so far. A new run begins the record, and a
-    resumed run checks the record. Evaluating one held-out batch tells which metrics the objective
-    has. Call this function on all processes before the first step, after
-    a checkpoint was loaded if there is one.
+    resumed run checks the record. Call this function on all processes, after a checkpoint is
+    loaded and before the first step.
 
     Raises:
         UserError: The run does not measure the metric, the run was trained without checkpoint.best
@@ -62,22 +61,23 @@ def reconcile(job: TrainingJob) -> None:
         job.state.best = None
         return
     with torch.no_grad(), job.state.evaluation_model() as model:
-        metrics = job.held_out.names(model.eval())  # evaluates one batch
+        # The names are known only after evaluating a batch
+        metric_names = job.held_out.names(model.eval())
         model.train()
     if job.online:
         keys = [MetricKey(name, is_probe=True, is_held_out=True) for name in job.online.names()]
-        metrics += map(flat_name, keys)
-    distributed.on_main(job.accelerator, lambda: _begin_or_check_record(job, metric, metrics))
+        metric_names += map(flat_name, keys)
+    distributed.on_main(job.accelerator, lambda: _begin_or_check_record(job, metric, metric_names))
 
 
 def _begin_or_check_record(job: TrainingJob, metric: str, metrics: list[str]) -> None:
     """Begin the record of the best evaluation at step 0, or check the record of a resumed run.
 
-    A resumed run can go on only if the record has the same metric and number of held-out images,
-    and if the weights of the best evaluation still exist. Only rank 0 calls this function.
+    A resumed run needs a record of the same metric and number of held-out images, and the weights
+    of the best evaluation. Only rank 0 calls this function.
 
     Args:
-        job: Training job, whose `state.best` is the record.
+        job: Training job. `job.state.best` is the record.
         metric: Value of checkpoint.best.
         metrics: Names of all metrics that the run measures on held-out images.
 
@@ -125,7 +125,7 @@ def _check_best(job: TrainingJob) -> None:
 
 
 class BestSoFar:
-    """Record of the best evaluation so far, with which each new evaluation is compared.
+    """Best evaluation so far, for comparison with each new evaluation.
 
     Args:
         job: Training job. `job.state.best` holds the record.
@@ -135,7 +135,7 @@ class BestSoFar:
     def __init__(self, job: TrainingJob, saver: checkpoint.Saver) -> None:
         self.job = job
         self.saver = saver
-        self.previous_best = job.state.best  # the record before the newest record
+        self.previous_best = job.state.best  # restored if the newest record has no checkpoint
         key = read_flat_name(job.recipe.checkpoint.best or "")
         self.column = flat_name(key._replace(is_held_out=True))
         self.sign = 1 if find_metric(key).higher else -1
@@ -143,9 +143,9 @@ class BestSoFar:
     def update(self, row: Row) -> bool:
         """Return whether a row of metrics is better than every earlier row.
 
-        After a better row, the record of the best evaluation names the step of this row, and the
-        caller must save a checkpoint of the step. A value that equals the best value so far, or
-        that is not finite, is not better. All processes must call this method; rank 0 decides.
+        A better row becomes the record of the best evaluation, and the caller must save a
+        checkpoint of its step. A value that is equal to the best value, or that is not finite, is
+        not better. All processes must call this method, and rank 0 decides.
 
         Args:
             row: Row of metrics of the current step.
@@ -174,9 +174,9 @@ class BestSoFar:
     def drop_unsaved(self) -> None:
         """Restore the previous record of the best evaluation if the newest has no checkpoint.
 
-        The checkpoint is missing if it could not be saved. The weights of the current step are
-        still in memory, so the record of the current step stays. Call this method
-        on rank 0, before the next checkpoint is written.
+        A checkpoint is missing if saving failed. A record of the current step stays, because the
+        weights of this step are still in memory. Call this method on rank 0, before the next
+        checkpoint is written.
 
         Raises:
             UserError: Too many saves have failed.
@@ -190,10 +190,9 @@ class BestSoFar:
 
 
 def restore(job: TrainingJob) -> Best | None:
-    """Load the weights of the best evaluation into the trained job.
+    """Load the weights of the best checkpoint into the trained job.
 
-    The metrics that were measured with the last weights are discarded, so that the caller measures
-    them again.
+    Metrics of the last weights are discarded, so that the caller measures again.
 
     Returns:
         The entry of result.json about the best evaluation, or None if checkpoint.best is not set.

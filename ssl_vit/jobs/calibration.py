@@ -20,23 +20,24 @@ from typing import Any
 from ..errors import one_line
 from ..recipe.keys import Values
 
-STEPS = 2  # the least number of steps that are timed, after a first step that allocates memory
-DECODED = 32  # number of images whose reading and decoding is timed
+STEPS = 2  # minimum number of timed steps, after a first step that allocates memory
+DECODED = 32  # number of images to read and decode for timing
 
 
 def measure(options: Values, seconds: float, images: int) -> dict[str, Any]:
     """Time the steps of a training run in a temporary folder.
 
     Args:
-        options: `{dotted key: value}` of the run, which may select a share of the training images.
-        seconds: Least time for which steps are taken.
+        options: Options of the run, `{dotted key: value}`. They may select a share of the training
+            images.
+        seconds: Minimum duration of the timed steps.
         images: Number of training images of the planned run.
 
     Returns:
-        Times in seconds: of an optimiser step (`step`), of the forward pass of a held-out image
-        (`forward`), of reading and decoding an image (`decode`), and of the setup before the first
-        step (`set_up`). `resident` is true if the planned run will keep all training images decoded
-        in memory.
+        Seconds for an optimiser step (`step`), for the forward pass of a held-out image
+        (`forward`), for reading and decoding an image (`decode`), and for the setup before the
+        first step (`set_up`). `resident` is true if the planned run will keep all training images
+        decoded in memory.
 
     Raises:
         UserError: An option is wrong, or does not suit the images.
@@ -60,30 +61,31 @@ def measure(options: Values, seconds: float, images: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as recipe.out, session(Run(recipe)) as current:
         splits = current.load_splits(test=False)
         job = setup.set_up(current.run, current.accelerator, splits)
-        set_up = time.perf_counter() - started
-        decode = _seconds_to_decode(job)
+        setup_seconds = time.perf_counter() - started
+        decode_seconds = _seconds_to_decode(job)
         job.decoded = resources.resident_images(recipe, splits.train, 0, images)
-        # more steps than are timed; the schedule of the learning rate was made before and stays
+        # Allow more steps than are timed. The learning rate follows the schedule of the planned
+        # run, which was built before
         recipe.optim.steps = 10**4
         settings = setup.loop_settings(recipe)
-        begins: list[float] = []  # when each step began
+        step_starts: list[float] = []
 
-        def is_settled(step: int) -> bool:
-            begins.append(time.perf_counter())
-            return step > STEPS and begins[-1] - begins[1] >= seconds
+        # The training loop calls this function before each step
+        def is_timed(step: int) -> bool:
+            step_starts.append(time.perf_counter())
+            return step > STEPS and step_starts[-1] - step_starts[1] >= seconds
 
         with InterruptibleLoader(job.loader()) as passes:
-            loop.train(job.state, passes, settings, stop=is_settled)
+            loop.train(job.state, passes, settings, stop=is_timed)
+        timed_steps = len(step_starts) - 2  # neither the first step nor the step that never began
         began = time.perf_counter()
         loop.evaluate(job.held_out, job.state, {}, settings, Callbacks([]))
-        forward = (time.perf_counter() - began) / sum(
-            len(batch.key) for batch in job.held_out.batches
-        )
+        evaluation_seconds = time.perf_counter() - began
         return {
-            "step": (begins[-1] - begins[1]) / (len(begins) - 2),
-            "forward": forward,
-            "decode": decode,
-            "set_up": set_up,
+            "step": (step_starts[-1] - step_starts[1]) / timed_steps,
+            "forward": evaluation_seconds / sum(len(batch.key) for batch in job.held_out.batches),
+            "decode": decode_seconds,
+            "set_up": setup_seconds,
             "resident": job.decoded is not None,
         }
 
@@ -99,7 +101,8 @@ def _seconds_to_decode(job: Any) -> float:
     train, decode = job.splits.train, decoder(job.recipe.data)
     rows = np.arange(min(DECODED, len(train)))
     began = time.perf_counter()
-    for image in train.fetch(rows)[0]:
+    images, _ = train.fetch(rows)
+    for image in images:
         try:
             decode(image)
         except ValueError:  # an unreadable image takes as long as a readable image
@@ -113,22 +116,22 @@ def measure_at_once(
     images: int,
     environments: Sequence[Mapping[str, str]],
 ) -> list[dict[str, Any]]:
-    """Fork a copy of this process for each environment, and let all copies `measure` at once.
+    """Run `measure` at the same time in several forked copies of this process.
 
     Args:
         options: As for `measure`.
         seconds: As for `measure`.
         images: As for `measure`.
-        environments: Environment variables to set in each copy.
+        environments: Environment variables of each copy.
 
     Returns:
         The measurements of each copy, or {"error": message} if the copy failed.
     """
-    pipes = []
+    copies = []
     for environment in environments:
         read_end, write_end = os.pipe()
         child = os.fork()
-        if child == 0:  # this process is the copy
+        if child == 0:  # fork returns 0 in the copy
             os.close(read_end)
             os.environ.update(environment)
             try:
@@ -139,9 +142,9 @@ def measure_at_once(
             os.write(write_end, json.dumps(answer).encode())
             os._exit(0)
         os.close(write_end)
-        pipes.append((child, read_end))
+        copies.append((child, read_end))
     answers = []
-    for child, read_end in pipes:
+    for child, read_end in copies:
         with os.fdopen(read_end) as file:
             text = file.read()
         os.waitpid(child, 0)
@@ -153,11 +156,11 @@ def serve() -> None:
     """Measure step times on request, until the standard input ends.
 
     Each line of the standard input holds the arguments of `measure_at_once` as JSON, and is
-    answered by a line of JSON. `measure_at_once` measures in forked copies of this process. A first
-    line, before all answers, holds the seconds that the imports took (`{"imports": seconds}`).
+    answered by a line of JSON. Before the answers comes a line with the seconds that the imports
+    took (`{"imports": seconds}`).
 
-    On Linux, the process that asks starts this process with PR_SET_PDEATHSIG. When the asking
-    process has ended, the system therefore sends SIGTERM, which kills this process and its copies.
+    On Linux, the client starts this process with PR_SET_PDEATHSIG, so the system sends SIGTERM when
+    the client ends. The handler of SIGTERM kills this process and its copies.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: os.kill(0, signal.SIGKILL))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")

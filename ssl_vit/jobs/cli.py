@@ -29,10 +29,10 @@ from .image_facts import fingerprint
 
 
 class JobKind(NamedTuple):
-    """Differences between the tools that make a run.
+    """What distinguishes the tools pretrain, finetune and evaluate.
 
     Attributes:
-        options: Class of the options of the tool itself, such as `json`.
+        options: Class of the tool's own options, such as `json`.
         check: Checks that a resolved recipe suits the tool, or raises a UserError.
         run: Does the work of a run, and returns the content of result.json, or None on processes
             other than rank 0.
@@ -84,12 +84,12 @@ def _is_main() -> bool:
 
 
 def open_job(given: Given, job: JobKind) -> tuple[Run, Result | None]:
-    """Open the run that the user's values describe.
+    """Open the run that the user's options describe.
 
-    The images need not be on this machine: a finished run is opened without them.
+    A finished run is opened even if the images are not on this machine.
 
     Args:
-        given: Values of the user.
+        given: The user's options.
         job: The tool.
 
     Returns:
@@ -104,22 +104,20 @@ def open_job(given: Given, job: JobKind) -> tuple[Run, Result | None]:
 
 
 def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
-    """Open the run of a recipe, and print the folder and what the user should know.
+    """Open the run of a recipe, and print notices and the folder.
 
-    There are three cases. A finished run is checked and returned with its result. A finished run
-    for which the recipe now asks for further measurements, such as `eval.test`, is returned without
-    a result. A run that has not finished is checked before the slow imports of training.
+    A finished run is returned with its result, unless the recipe now requests further measurements
+    such as `eval.test`. Any other run is checked here, before the slow imports of training.
 
     Returns:
-        The run, and the run's result if the run has finished and needs no new measurements, else
-        None.
+        The run, and the run's result or None if there is work to do.
 
     Raises:
         UserError: The folder holds another run, or the images are not where the recipe says.
     """
     recipe = resolved.recipe
     run = Run(recipe)
-    image_notice = None  # says which images are used if the user and the recipe file name none
+    image_notice = None  # text about the images that are used because no option names images
     if resolved.file is not None:
         run.recipe_file = resolved.recipe_file()
         image_notice = notices.image_notice(resolved)
@@ -128,27 +126,30 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
         run.printed = [text for text in lines if text and text.startswith("warning: ")]
     run.reconcile()
     result = run.result()
-    remeasurement = identity.describe_remeasurement(run) if result is not None else ""
-    _print(remeasurement)
-    if result is not None and not remeasurement:
-        if _is_main():  # the other processes exit without printing
-            _print(*(f"warning: {text}" for text in identity.check_finished(run, fingerprint)))
-        return run, result
+    if result is not None:
+        remeasurement = identity.describe_remeasurement(run)
+        if not remeasurement:
+            if _is_main():  # the other processes exit without printing
+                _print(*(f"warning: {text}" for text in identity.check_finished(run, fingerprint)))
+            return run, result
+        _print(remeasurement)
     identity.check_same_plugin(run)
     try:
         check_place(recipe.data)
     except UserError as error:
         if image_notice is None:
             raise
-        text = f"No option names images, so the training images of init={recipe.init} are used."
-        raise UserError(f"{error} {text} For other images, {OTHERS}.") from None
+        raise UserError(
+            f"{error} No option names images, so the training images of init={recipe.init} are "
+            f"used. For other images, {OTHERS}."
+        ) from None
     trackers.check_installed(recipe.log.trackers or ())
     _print(f"{'run':<11} {run.folder}")  # before imports that take seconds
     return run, None
 
 
 def _print(*lines: str | None) -> None:
-    """Print on rank 0 the lines that are not empty or None."""
+    """Print lines on rank 0. Lines that are empty or None are left out."""
     for line in filter(None, lines):
         if _is_main():
             print(line, flush=True)
@@ -169,32 +170,36 @@ def _check_finetune(resolved: Resolved) -> None:
     _check_init_given(resolved)
     declared = resolved.recipe.declared
     if not declared.labels or declared.parts or not resolved.recipe.trains:
-        text = "finetune cannot train this objective. Use objective=supervised."
-        raise resolved.recipe.error("objective", text)
+        raise resolved.recipe.error(
+            "objective", "finetune cannot train this objective. Use objective=supervised."
+        )
 
 
 def _check_evaluate(resolved: Resolved) -> None:
     _check_init_given(resolved)
     if resolved.recipe.objective != "probe":
-        text = "evaluate only measures an encoder. Use objective=probe, or recipe=evaluate."
-        raise resolved.recipe.error("objective", text)
+        raise resolved.recipe.error(
+            "objective",
+            "evaluate only measures an encoder. Use objective=probe, or recipe=evaluate.",
+        )
 
 
 def _check_init_given(resolved: Resolved, only_if_tested: bool = False) -> None:
-    """Check that the user or the recipe file gives `init=`, the weights to begin with.
+    """Check that the user or the recipe file sets the initial weights (`init=`).
 
-    With scratch as a silent default, a forgotten `init=` would go unnoticed.
+    The default is scratch, so a forgotten `init=` would go unnoticed without this check.
 
     Args:
         resolved: The checked recipe.
         only_if_tested: Whether to require `init=` only if the recipe file sets eval.test=true, as
-            recipes for fine-tuning do. Without eval.test, a recipe is for training from scratch.
+            recipes for fine-tuning do. Other recipes train from scratch.
 
     Raises:
         UserError: `init=` is missing.
     """
     is_default = resolved.origins.get("init") == DEFAULT
-    if is_default and (resolved.file_values.get("eval.test") or not only_if_tested):
+    is_required = not only_if_tested or resolved.file_values.get("eval.test")
+    if is_default and is_required:
         raise UserError(f"init= is missing, {CHOICES}")
 
 
@@ -202,7 +207,7 @@ def _check_init_given(resolved: Resolved, only_if_tested: bool = False) -> None:
 def without_collections() -> Iterator[None]:
     """Switch the garbage collector off while the body imports modules.
 
-    The objects that imports create stay alive. Examining them again and again takes a sixth of the
+    Imported objects stay alive, so the collector would free nothing. It would take a sixth of the
     time for importing torch and the other libraries.
     """
     was_enabled = gc.isenabled()
@@ -226,6 +231,7 @@ def _train(run: Run) -> Result | None:
 
 
 def _probe(run: Run) -> Result | None:
+    """Evaluate the frozen encoder of the run."""
     with _hold_process(run), without_collections():
         from .evaluate import evaluate
 
@@ -236,7 +242,7 @@ def _hold_process(run: Run) -> AbstractContextManager[None]:
     return hold_process(f"name={run.recipe.name}")
 
 
-# The lambdas look the functions up when they are called, so that a test can replace a function.
+# Each lambda looks its function up at the call, so that a test can replace the function
 PRETRAIN = JobKind(PretrainOptions, _check_pretrain, lambda run: _train(run))
 FINETUNE = JobKind(FinetuneOptions, _check_finetune, lambda run: _train(run))
 EVALUATE = JobKind(EvaluateOptions, _check_evaluate, lambda run: _probe(run))

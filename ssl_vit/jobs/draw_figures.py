@@ -76,13 +76,13 @@ class DrawnFigures:
 
 
 def main(arguments: list[str]) -> None:
-    """Draw the figures that the words of a command line ask for. Exceptions are as for `draw`."""
+    """Run the figures tool with command-line arguments. Exceptions are as for `draw`."""
     draw(parse(FigureOptions, Arguments(arguments)))
 
 
 @hold_process("figures")
 def draw(options: FigureOptions) -> DrawnFigures:
-    """Compute the figures, write them and the page, and print what was done.
+    """Compute and write the figures and their page, and print progress.
 
     Raises:
         UserError: An option, an encoder or the images are unsuitable, no figure can be made, or the
@@ -93,12 +93,12 @@ def draw(options: FigureOptions) -> DrawnFigures:
 
     from . import encoders
 
-    # before the encoder may come the same model with untrained weights
+    # The last encoder is that of `init=`, often preceded by the same model with untrained weights
     drawn_encoders = encoders.with_fresh_weights(options.init, options.given)
     encoder = drawn_encoders[-1]
     torch.set_num_threads(encoder.recipe.compute.threads or default_threads())
     folder = _folder(options, encoder)
-    # called for its errors, so that an unusable folder is noticed before the work
+    # Raise an error about an unusable folder before the work. The result is not needed here
     _read_entries(folder, encoder)
     images = encoders.find_images(encoder, options.given, options.split)
     count = min(options.images or MOST_IMAGES, len(images.source))
@@ -127,8 +127,9 @@ def draw(options: FigureOptions) -> DrawnFigures:
 def draw_predictions(run: Path) -> None:
     """Draw what the objective of a finished run predicts for held-out images.
 
-    This is for tasks of a study, because any other run draws this figure when it ends. Nothing is
-    drawn if the figure exists, if the run has no result, or if the objective has no such figure.
+    Only tasks of a study need this function, because any other run draws the figure when it ends.
+    Nothing is drawn if the figure exists, if the run has no result, or if the objective has no such
+    figure.
 
     Args:
         run: Folder of the run.
@@ -139,7 +140,8 @@ def draw_predictions(run: Path) -> None:
     folder = run / "figures"
     is_drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
     has_figure = figure_blocks.describe_predictions(read_run(run).values)
-    if is_drawn or not has_figure or not (run / "result.json").exists():
+    has_result = (run / "result.json").exists()
+    if is_drawn or not has_figure or not has_result:
         return
     from .. import inspection
     from ..evaluation import split_images
@@ -155,14 +157,17 @@ def draw_predictions(run: Path) -> None:
 
 
 def _compute(
-    options: FigureOptions, named: Sequence["NamedEncoder"], images: "ImageSet", count: int
+    options: FigureOptions,
+    compared: Sequence["NamedEncoder"],
+    images: "ImageSet",
+    count: int,
 ) -> Drawn:
-    """Compute the data of the figures, and print which figures the encoder cannot have.
+    """Compute the data of the figures, and print which figures cannot be drawn.
 
     Args:
         options: The options of the tool. By default, the figures that suit the objective are drawn.
-        named: The encoders. The last is the encoder of `init=`. Before it may come the same model
-            with untrained weights, for which only the figures of the last encoder are computed.
+        compared: The encoder of `init=`, in some cases preceded by the same model with untrained
+            weights, which gets the same figures.
         images: The images.
         count: Number of images to use.
 
@@ -179,23 +184,23 @@ def _compute(
     from . import encoders
 
     drawn: Drawn = {}
-    for named_encoder in reversed(named):
-        is_last = named_encoder is named[-1]
-        subject = encoders.load_figure_input(
-            named_encoder, images, count, min(options.shown, count)
-        )
-        note = shown_note(subject.encoder.channels)
-        label = f"{named_encoder.label} ({note})" if note else named_encoder.label
-        names = [*drawn]
+    for encoder in reversed(compared):
+        is_last = encoder is compared[-1]
+        shown = min(options.shown, count)
+        figure_input = encoders.load_figure_input(encoder, images, count, shown)
+        note = shown_note(figure_input.encoder.channels)
+        label = f"{encoder.label} ({note})" if note else encoder.label
         if is_last:
-            names = options.figures or collection.suitable_figures(subject.objective)
+            names = options.figures or collection.suitable_figures(figure_input.objective)
+        else:
+            names = [*drawn]
         for name in names:
             try:
-                arrays = collection.FIGURES[name].compute(subject)
+                arrays = collection.FIGURES[name].compute(figure_input)
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
-                if is_last:  # untrained weights have no heads, which needs no message
-                    print(f"left out    {name}: {named_encoder.label}: {error}", flush=True)
+                if is_last:  # untrained weights always lack heads, so their figures need no message
+                    print(f"left out    {name}: {encoder.label}: {error}", flush=True)
         if not drawn:
             raise UserError(
                 f"init={options.init}: none of the figures can be drawn. "
@@ -221,16 +226,17 @@ def _folder(options: FigureOptions, encoder: "NamedEncoder") -> OutputFolder[Fig
         out = "runs" if options.out is None else options.out
         path = Path(out) / (options.name or f"figures-{label}")
     is_in_run = encoder.run is not None and path == encoder.run / "figures"
-    return OutputFolder(path, OWN_NAMES, RECORD, FigureRecord, encoder.run if is_in_run else None)
+    run = encoder.run if is_in_run else None
+    return OutputFolder(path, OWN_NAMES, RECORD, FigureRecord, run)
 
 
 def _read_entries(
     folder: OutputFolder[FigureRecord], named_encoder: "NamedEncoder"
 ) -> dict[str, Figure]:
-    """Return the entries of figures.json, {figure: entry}, after checking the folder.
+    """Check the folder, and return the entries of figures.json, {figure: entry}.
 
-    The figures/ folder of a run is always accepted, because its figures show the encoder of the
-    run. Any other folder may only hold figures of the same encoder with the same weights.
+    The figures/ folder of a run is always accepted, because its figures show the run's own encoder.
+    Any other folder may only hold figures of the same encoder with the same weights.
 
     Args:
         folder: The folder of the figures.
@@ -290,10 +296,10 @@ def _write_all(
         record = FigureRecord(
             encoder=named_encoder.identity, init=named_encoder.source.identity(), figures=earlier
         )
-        folder.write(record)  # identifies the folder if the work below is interrupted
+        folder.write(record)  # write first, so that an interrupted folder is still recognised
         for name, data in drawn.items():
             _write(folder.path, name, data)
-            _, arrays = data[-1]  # of the encoder itself
+            _, arrays = data[-1]  # the last entry belongs to the encoder of `init=`
             note = str(arrays.get("drawn", ""))  # some figures have a note for their caption
             record.figures[name] = Figure(images=images_text, count=count, drawn=note)
         folder.write(record)
@@ -323,7 +329,7 @@ def _write(folder: Path, name: str, data: list[tuple[str, "Arrays"]]) -> None:
 
 
 def _update_run_page(run: Path) -> None:
-    """Show new figures in report.html of a run that has this page. A failure is only a warning."""
+    """Show new figures in a run's report.html, if there is one. A failure is only a warning."""
     from ..pages import run_page
 
     try:

@@ -38,11 +38,11 @@ class EmbeddedImages:
 def main(arguments: list[str]) -> None:
     """Write the features of images into a folder, and find the images nearest to the queries.
 
-    Features that the folder has from an interrupted command are kept. If a process fails, the error
-    is printed with the number of the process.
+    Features from an interrupted command are kept. If a process fails, the error is printed with
+    the number of the process.
 
     Args:
-        arguments: Words of the command line.
+        arguments: Arguments of the command line.
 
     Raises:
         UserError: An option, the encoder, the images or the folder are unsuitable.
@@ -70,12 +70,11 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
     from . import encoders
 
     encoder = encoders.find_encoder(options.init, options.given)
-    # init=scratch,RUN means RUN's model with untrained weights. Its images are also those that the
-    # trained encoder of RUN was trained on
+    # With init=scratch,RUN (RUN's model with untrained weights), the images are those of RUN
     data = encoders.find_data(encoder.trained_encoder or encoder, options.given)
     recipe = encoder.recipe
-    # Copy only the keys that say where the images are and whether their labels are read. The size
-    # and the cropping of the images stay those of the encoder
+    # Copy only the keys that say where the images are and whether labels are read. The encoder
+    # decides the size and the cropping of the images
     for key in ("labels", "name", "path", "hub"):
         setattr(recipe.data, key, getattr(data, key))
     recipe.out = options.out
@@ -90,7 +89,7 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
 
 
 def _file_name(text: str) -> str:
-    """Return the last 60 characters of a text, with _ for characters that suit no file name."""
+    """Return a text as part of a file name: the last 60 characters, with _ for unsuitable ones."""
     return re.sub(r"[^\w.-]", "_", text)[-60:]
 
 

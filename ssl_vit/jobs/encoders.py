@@ -37,26 +37,26 @@ from ..recipe.which_images import OTHERS, images_taken, names_images_directly
 from .heads import load_trained
 
 DEFAULT_SIZE = 224  # pixels, if the weights come without a config.json
-ADAPT_CHANNELS = "model.adapt_channels"  # a key of the model that weights do not describe
-SCRATCH_PREFIX = "scratch,"  # prefix of a place: the model of the place, with untrained weights
-TRAINING = "training images"  # the images that are used if none are held out
+ADAPT_CHANNELS = "model.adapt_channels"  # may be given although weights describe the model
+SCRATCH_PREFIX = "scratch,"  # init=scratch,RUN: RUN's model, with untrained weights
+TRAINING = "training images"  # description of the images that are used if none are held out
 LARGEST_BATCH = 32
-ATTENTION_BYTES = 2**28  # most bytes of the attention maps of a block, for a batch
+ATTENTION_BYTES = 2**28  # largest size of the attention maps of a batch in one block
 
 
 @dataclass
 class NamedEncoder:
-    """Encoder that a place (a value of `init=`) names.
+    """Encoder that a value of `init=` (a "place") names.
 
     Attributes:
-        source: The place, parsed.
-        identity: The place in full: for local weights, the absolute path.
+        source: The parsed value of `init=`.
+        identity: The value of `init=`, with the absolute path for local weights.
         label: Short name for tables and figures.
         recipe: Recipe with the model, the image size and the preprocessing of the encoder.
         pool: How the encoder pooled tokens into a feature in training: "token" or "avg".
         run: Folder of the run that trained the encoder, or None.
-        trained_encoder: For `scratch,PLACE`, the encoder of PLACE, else None. The untrained weights
-            have the model and the images of this encoder.
+        trained_encoder: For `scratch,PLACE`, the encoder of PLACE, whose model and images are used.
+            Otherwise None.
         trained_recipe: Recipe of the run that began with these untrained weights, or None.
     """
 
@@ -87,7 +87,7 @@ class NamedEncoder:
         return network, weights_hash
 
     def describe(self) -> str:
-        """Describe the model and the image size, and for untrained weights the seed."""
+        """Describe the model, the image size and, for untrained weights, the seed."""
         model = self.recipe.model
         text = (
             f"{model.name or model.timm} ({model.depth} blocks, {model.width} wide, patches of "
@@ -101,19 +101,19 @@ class NamedEncoder:
 def with_fresh_weights(place: str, given: Given) -> list[NamedEncoder]:
     """Find the encoders that figures compare: a trained encoder and its untrained model.
 
-    If the run that trained the encoder is known, the untrained weights are those that the run began
-    with. Otherwise they are drawn with the seed of the encoder's recipe.
+    The untrained weights are the initial weights of the run that trained the encoder. If this run
+    is unknown, they are drawn with the seed of the encoder's recipe.
 
     Args:
         place: Value of `init=`.
-        given: Values of the user.
+        given: The user's options.
 
     Returns:
         The model with untrained weights, then the encoder of `init=`. Only the encoder of `init=`
         if its own weights are untrained.
 
     Raises:
-        UserError: See `find_encoder`. Or the network is no Vision Transformer.
+        UserError: As for `find_encoder`, or the network is no Vision Transformer.
     """
     encoder = find_encoder(place, given)
     if encoder.recipe.model.convolutional:
@@ -130,13 +130,12 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     """Describe the encoder that a value of `init=` names, without loading the weights.
 
     The recipe of the encoder has the image size, the normalisation and the preprocessing that the
-    weights describe. The place `scratch,PLACE` means the model of the encoder at PLACE with
-    untrained weights, drawn with that encoder's seed.
+    weights describe. `scratch,PLACE` means the model of the encoder at PLACE with untrained
+    weights, drawn with the seed of that encoder.
 
     Args:
         place: Value of `init=`.
-        given: Values of the user. `model=` is only for weights that do not describe
-            their model.
+        given: The user's options. `model=` is only for weights that do not describe their model.
 
     Raises:
         UserError: The encoder does not exist, or an option is wrong or has no effect.
@@ -160,11 +159,11 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     except UserError:
         if not model_keys:
             raise
-        # a network without patches, whose model cannot be described
+        # The model of a network without patches cannot be described. The user's options name it
         described = source.read_description(model=False)
-    # Options about the normalisation are only for encoders that do not describe theirs
-    described_pixels = [f"data.{key}" for key in PIXEL_KEYS if f"data.{key}" in described]
-    given = given.without(described_pixels)
+    # Drop the user's options about pixels that the weights describe, such as the normalisation
+    pixel_keys = [f"data.{key}" for key in PIXEL_KEYS]
+    given = given.without([key for key in pixel_keys if key in described])
     if model_keys and "model.width" in described:
         raise UserError(
             f"{model_keys[0]}={given.text(model_keys[0])}: the weights of init={place} describe"
@@ -185,15 +184,17 @@ def _untrained_encoder(trained: NamedEncoder | None, given: Given) -> NamedEncod
     """Describe an encoder with untrained weights.
 
     Args:
-        trained: Trained encoder, whose model and images the untrained encoder shares. The weights
-            are those that its run began with, unless the user gives another seed. None: the values
-            of the user describe the model.
-        given: Values of the user.
+        trained: Trained encoder with the same model and images. The untrained weights are the
+            initial weights of its run, unless the user sets another seed. None: the user's options
+            describe the model.
+        given: The user's options.
     """
     if trained is None:
-        recipe, pool = resolve_encoder("scratch", given), "token"
+        recipe = resolve_encoder("scratch", given)
+        pool = "token"
     else:
-        recipe, pool = copy.deepcopy(trained.recipe), trained.pool
+        recipe = copy.deepcopy(trained.recipe)
+        pool = trained.pool
         recipe.init = "scratch"
     trained_recipe = None
     if trained and trained.run and "seed" not in given.values:
@@ -220,8 +221,8 @@ def find_images(encoder: NamedEncoder, given: Given, split: str | None = None) -
 
     Args:
         encoder: Encoder.
-        given: Values of the user. If they name no images, the data set that the
-            encoder was trained on is used.
+        given: The user's options. If they name no images, the data set that the encoder was trained
+            on is used.
         split: Name of the split. None: the test images, or the held-out images if there is no test
             split.
 
@@ -243,8 +244,8 @@ def find_images(encoder: NamedEncoder, given: Given, split: str | None = None) -
         guesses = opened.guesses
         if not data.labels:
             source = source.without_labels()
-    # RANGE_OF_ENCODER is the reason why warnings do not recommend data.range=: the recipe of the
-    # encoder fixes the range of values, also for untrained weights
+    # Pass RANGE_OF_ENCODER so that warnings do not recommend data.range=, which the encoder's
+    # recipe fixes, also for untrained weights
     warnings = check_pixels.check({data.name: source}, data, check_pixels.RANGE_OF_ENCODER)
     for text in (*guesses, *warnings):
         print(f"warning: {text_line(text)}", flush=True)
@@ -255,8 +256,8 @@ def find_images(encoder: NamedEncoder, given: Given, split: str | None = None) -
 def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
     """Open the test images, or the held-out images if there is no test split.
 
-    With data.validation=0 no images are held out, and training images are opened instead. From a
-    stream no test images can be read.
+    With data.validation=0, no images are held out, and training images are opened instead. Test
+    images are not read from a stream.
 
     Returns:
         The images, a description of the split, and warnings about what was guessed from the files.
@@ -267,17 +268,17 @@ def _open_test_images(data: Data) -> tuple[Source, str, Sequence[str]]:
         splits = run_splits.load(data)
     if splits.test is not None:
         return splits.test, "test images", splits.guesses
-    # with data.validation=0, `splits.validation` holds training images
+    # With data.validation=0, `splits.validation` holds training images
     description = TRAINING if data.validation == 0 else "held-out images"
     return splits.validation, description, splits.guesses
 
 
 def named_split(name: str, splits: Mapping[str, Sized]) -> str:
-    """Return the name of the split that a value of `split=` means.
+    """Find the split that a value of `split=` means, and return its name.
 
-    A split may be named by its usual name: for example, `test` means the split `eval` if there is
-    no split `test`. If there is no test split at all, `test` means the validation split, which a
-    run also tests on in this case. Splits without images do not count.
+    Common names are accepted: for example, `test` means the split `eval` if there is no split
+    `test`. Without any test split, `test` means the validation split, on which runs then test.
+    Splits without images are ignored.
 
     Args:
         name: Value of `split=`.
@@ -291,14 +292,16 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     if chosen is None and layout.role(name) == "test":
         chosen = layout.choose("validation", filled)
     if chosen is None:
-        text = f"no split with images has this name, {suggest(name, filled)}"
         roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
-            text += (
-                ". A run may hold out a share of train instead, which split= cannot read. "
-                "Leave out split= to use all images."
+            raise UserError(
+                f"split={name}: no split with images has this name, {suggest(name, filled)}. A run "
+                "may hold out a share of train instead, which split= cannot read. Leave out split= "
+                "to use all images."
             )
-        raise UserError(f"split={name}: {text}")
+        raise UserError(
+            f"split={name}: no split with images has this name, {suggest(name, filled)}"
+        )
     return chosen
 
 
@@ -310,13 +313,14 @@ def find_data(encoder: NamedEncoder, given: Given) -> Data:
 
     Args:
         encoder: Encoder.
-        given: Values of the user. Keys of `data` that do not name images change the encoder's
-            training data.
+        given: The user's options. Options of `data` that do not name images, such as data.size,
+            change the encoder's training data.
 
     Raises:
         UserError: The images are not on this machine.
     """
-    data, notice = encoder.recipe.data, None
+    data = encoder.recipe.data
+    notice = None
     if not names_images_directly(given.values):
         data = _training_data(encoder, given)
         notice = images_taken(encoder.source, data)
@@ -332,17 +336,16 @@ def find_data(encoder: NamedEncoder, given: Given) -> Data:
 
 
 def _training_data(encoder: NamedEncoder, given: Given) -> Data:
-    """Return the data set of the run that trained an encoder, changed by the user's `data` keys.
+    """Return the data that trained an encoder, changed by the user's options of `data`.
 
-    Without a known run, this is the data set of the encoder's recipe.
+    If the run that trained the encoder is unknown, return the data of the encoder's recipe.
     """
     if not encoder.run:
         return encoder.recipe.data
-    values = {
-        f"data.{key}": value for key, value in recipe_files.read(encoder.run / "recipe.yaml").data
-    }
+    run_data = recipe_files.read(encoder.run / "recipe.yaml").data
+    values = {f"data.{key}": value for key, value in run_data}
     values |= {key: given.values[key] for key in given.values if key.startswith("data.")}
-    # the texts that the user typed are for error messages
+    # Pass the texts that the user typed, for error messages
     return schema.build(values, typed=given.texts).data
 
 
@@ -351,7 +354,7 @@ def load_figure_input(
 ) -> FigureInput:
     """Load an encoder and images for computing figures, on the GPU if there is one.
 
-    If the objective that trained the encoder has a figure, the objective is loaded, too.
+    The objective that trained the encoder is also loaded if it has a figure.
 
     Args:
         encoder: Encoder.
@@ -366,13 +369,16 @@ def load_figure_input(
     """
     recipe = encoder.recipe
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(recipe.seed)  # draws the parameters that the weights do not hold
+    torch.manual_seed(recipe.seed)  # for parameters that the weights lack
     network, _ = encoder.load()
-    assert isinstance(network, Encoder)  # with_fresh_weights refuses others
-    objective, unknown = load_trained(encoder.source, network, lambda part: bool(part.figure))
+    assert isinstance(network, Encoder)  # with_fresh_weights rejects other networks
+    objective, why_not_loaded = load_trained(
+        encoder.source, network, lambda part: bool(part.figure)
+    )
     tokens = network.patches + network.prefix
-    attention_bytes = 4 * recipe.model.heads * tokens**2  # of an image in a block, in float32
-    size = max(shown, min(LARGEST_BATCH, ATTENTION_BYTES // attention_bytes))
+    attention_bytes = 4 * recipe.model.heads * tokens**2  # float32, for one image in one block
+    fitting = min(LARGEST_BATCH, ATTENTION_BYTES // attention_bytes)
+    size = max(shown, fitting)  # all images to show are in the first batch
     batch_layout = BatchLayout(size, size, 0, 1)
     batches = loaders.held_out_batches(images.source, recipe.data, batch_layout, count)
     unreadable = [text for batch in batches for text in batch.unreadable]
@@ -384,9 +390,10 @@ def load_figure_input(
     network.to(device).eval()
     if objective is not None:
         objective.to(device).eval()
-    first: Batch = batches[0].map(lambda values: values[:shown])
+    shown_batch: Batch = batches[0].map(lambda values: values[:shown])
     pool = encoder.pool if network.has_class_token else "avg"
     with torch.no_grad():
-        feature_BD = network.feature(first.image, pool)
-    check_finite(UNTRAINED if encoder.source.is_scratch else ENCODER, is_finite(feature_BD))
-    return FigureInput(network, encoder.pool, batches, first, objective, unknown)
+        feature_BD = network.feature(shown_batch.image, pool)
+    name = UNTRAINED if encoder.source.is_scratch else ENCODER
+    check_finite(name, is_finite(feature_BD))
+    return FigureInput(network, encoder.pool, batches, shown_batch, objective, why_not_loaded)

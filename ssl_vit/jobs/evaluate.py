@@ -72,6 +72,7 @@ def evaluate(run: Run) -> Result | None:
 
 
 def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits) -> Result | None:
+    """Measure the encoder and its baselines, and write result.json. Collective."""
     started_at = time.perf_counter()
     recipe, source = run.recipe, run.recipe.init_source
     images, facts = _open_images(run, accelerator, splits)
@@ -98,29 +99,32 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
         for measure in token_probes:
             console.table([(measure, token_probes[measure].describe(network, images))])
 
-    is_independent = not recipe.data.group  # images of a group are no independent cases
-    paired = is_independent and not _is_chosen_on_test_split(recipe, facts["data"])
+    # Differences are measured on pairs only if the images are independent (those of a group are
+    # not) and the weights were not chosen on them
+    are_independent = not recipe.data.group
+    paired = are_independent and not _is_chosen_on_test_split(recipe, facts["data"])
     warn = run.warn if accelerator.is_main_process else None
     files: dict[str, SharedFile] = {}
-    if accelerator.is_main_process:  # the other processes do not know all fingerprints
+    if accelerator.is_main_process:  # other processes may lack the fingerprints
         measured_networks = {name: networks.get(name) for name in readers}
         files = _shared_files(run, measured_networks, images, probe, facts)
+    # {ENCODER or baseline: {measure: whether each test image is classified right}}
     right, copies = _run_feature_probes(readers, images, probe, files)
-    # images read for untrained weights do not count as work of the run
+    # Forward passes of untrained weights do not count as work of the run
     images_of = {name: images if name == ENCODER else images.not_counted() for name in networks}
     for measure, token_probe in token_probes.items():
         for name, measured_network in networks.items():
             with features.warn_if_baseline_fails(name, UserError, warn):
-                classified, commonest, copies = token_probe.measure(
+                right_M, right_of_commonest_M, copies = token_probe.measure(
                     measured_network, images_of[name], name
                 )
-                for reader, right_M in {name: classified, COMMONEST: commonest}.items():
-                    right[reader] = {**right.get(reader, {}), measure: right_M}
+                right[name] = {**right.get(name, {}), measure: right_M}
+                right[COMMONEST] = {**right.get(COMMONEST, {}), measure: right_of_commonest_M}
     measurements = metrics_with_baselines(right, "test", copies, paired=paired)
     if head:
         measurements += heads.measure_head(head, images, paired)
     if measures_masks(recipe):
-        counts = {}
+        counts = {}  # {ENCODER or UNTRAINED: counts of pixels by class}
         for name, measured_network in networks.items():
             with features.warn_if_baseline_fails(name, UserError, warn):
                 counts[name] = dense.measure(measured_network, images_of[name], name)
@@ -147,10 +151,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 def _open_images(
     run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits
 ) -> tuple[EvaluationImages, dict[str, Any]]:
-    """Check the images of an evaluation, and prepare to read them on all processes.
-
-    The number of classes is computed only if something learns or predicts labels: a probe of
-    features or of tokens, or the classifier of the run. All processes must call this function.
+    """Check the images of an evaluation, and prepare to read them on all processes. Collective.
 
     Args:
         run: Evaluation.
@@ -158,7 +159,7 @@ def _open_images(
         splits: Images of the evaluation.
 
     Returns:
-        The images, and the facts about machine and splits that environment.json records.
+        The images, and the entries of environment.json about the machine and the splits.
 
     Raises:
         UserError: The labels or masks are unsuitable, or the processes see different images.
@@ -175,6 +176,7 @@ def _open_images(
     if measures_masks(recipe):
         on_main(accelerator, lambda: masks.check(splits, recipe.data))
     classes = 0
+    # Only probes of features or tokens, and the run's classifier, learn or predict labels
     if recipe.probe.measures_that_read("feature", "tokens", "head"):
         classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
     hashes = {f"images of {name}": text for name, text in facts["data"].items()}
@@ -193,10 +195,9 @@ def _read_recipe_of_run(source: InitSource) -> Recipe | None:
 def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
     """Build the baseline with untrained weights, {UNTRAINED: network}.
 
-    If a run made the encoder, the baseline has the initial weights of that run's seed, fitted to
-    the image size of the evaluation like the trained weights. Weights of unknown origin, such as
-    timm's, are compared with weights drawn with the seed of the evaluation. The result is empty if
-    the encoder itself has untrained weights.
+    If a run trained the encoder, the baseline has the initial weights of that run's seed, resized
+    to the image size of the evaluation like the trained weights. Otherwise, as for timm's weights,
+    the seed of the evaluation is used. The result is empty if the encoder itself is untrained.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -210,18 +211,19 @@ def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Bac
 
 
 def _feature_readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[features.Readers, str]:
-    """Return the functions that compute the features to probe, and how tokens are pooled.
+    """Return the functions that compute the features to probe, and the name of the feature.
 
     Args:
         networks: {ENCODER or UNTRAINED: network}.
         recipe: Recipe of the evaluation.
 
     Returns:
-        {ENCODER, UNTRAINED or PIXELS: function} with a function from images to features for each
-        network and, if k-NN is measured, for the pixels; and the name of the encoder's feature. The
-        banner and result.json show this name: "token" (class token) or "avg" (mean of the patch
-        tokens); or if no probe reads a pooled feature, "tokens" (all tokens) or "patches" (patch
-        tokens).
+        A function from images to features for each network, {ENCODER or UNTRAINED: function}. If
+        k-NN is measured, also a function for the pixels (PIXELS).
+
+        The name of the encoder's feature, for the banner and result.json: "token" (class token) or
+        "avg" (mean of the patch tokens). If no probe reads a pooled feature, the name is "tokens"
+        (all tokens) or "patches" (patch tokens).
     """
     readers: dict[str, features.Reader] = {}
     pool = ""
@@ -243,9 +245,8 @@ def _hidden_layer_reader(
 ) -> tuple[features.Reader, str]:
     """Return a function that computes the output of the hidden tanh layer in a run's classifier.
 
-    For the baseline of untrained weights, the layer gets the random weights that the run began
-    with. A run draws the weights of its encoder first and of this layer afterwards, both from its
-    seed. To draw the same weights for the layer, this function builds the encoder too.
+    For the untrained baseline, the layer gets the initial weights of the run, which are drawn again
+    from the run's seed.
 
     Args:
         net: Encoder, whose pooled feature is the input of the layer.
@@ -264,7 +265,8 @@ def _hidden_layer_reader(
         run_recipe = _read_recipe_of_run(init)
         if not is_trained and run_recipe is not None:
             torch.default_generator.manual_seed(run_recipe.seed)
-            encoder.build_backbone(run_recipe.model, run_recipe.data)  # draws its weights first
+            # Draw the encoder's weights first, as the run did, so that the layer gets the same ones
+            encoder.build_backbone(run_recipe.model, run_recipe.data)
         objective = heads.load_classifier(init, net, "probe.feature=hidden", is_trained)
     if not isinstance(objective, Supervised) or isinstance(objective.hidden, torch.nn.Identity):
         raise UserError(
@@ -279,11 +281,10 @@ def _hidden_layer_reader(
 def _is_chosen_on_test_split(recipe: Recipe, fingerprints_here: dict[str, str]) -> bool:
     """Return whether a run chose its best checkpoint on the test images of this evaluation.
 
-    The result is True if a run that the weights come from has checkpoint.best, and its held-out
-    images were a split with the same fingerprint as these test images. Runs that are not on this
-    machine are not examined. Runs that cut the held-out images from the training split do not
-    count: the recorded fingerprint is the one of the whole training split, which does not tell
-    whether the held-out images are test images.
+    The result is True if a run that the weights come from has checkpoint.best, and its validation
+    split has the same fingerprint as these test images. Runs that are not on this machine are
+    ignored. So are runs that cut the held-out images from the training split, because only the
+    fingerprint of the whole training split is recorded.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -309,10 +310,10 @@ def _shared_files(
     probe: Probe,
     facts: Mapping[str, Any],
 ) -> dict[str, SharedFile]:
-    """Return for each baseline the file in which tasks of a study share the baseline's results.
+    """Return the files in which the tasks of a study share the results of baselines.
 
-    The results say which test images each probe classifies right. Two tasks have the same file only
-    if everything that decides the results is equal.
+    The results say which test images each probe classifies right. Two tasks share a file only if
+    everything that decides the results is equal.
 
     Args:
         run: Evaluation.
@@ -324,11 +325,11 @@ def _shared_files(
     Returns:
         {baseline: file}. Empty outside of a study, and with probe.feature=hidden.
     """
-    # The hidden layer is not among the encoder's weights, so their fingerprint would not cover it
+    # The fingerprint of the encoder's weights does not cover the hidden layer
     if probe.feature == "hidden" or not shared.is_task(run.folder):
         return {}
     recipe, splits = run.recipe, images.splits
-    # The fingerprints of these two splits do not depend on which rows are used
+    # `facts` has fingerprints of complete splits. Add which rows of these two splits are used
     hashes = dict(facts["data"])
     for name, source in {"train": splits.train, "validation": splits.validation}.items():
         hashes[name] = fingerprints.fingerprint_of_share(source, hashes[name])
@@ -360,8 +361,7 @@ def _run_feature_probes(
 ) -> tuple[dict[str, features.Right], Copies | None]:
     """Run the probes on features of the encoder and of the baselines. Collective.
 
-    A baseline whose file has results is read from the file. The results of all other baselines are
-    written to their files.
+    Results of a baseline are read from its file if the file has any, else measured and written.
 
     Args:
         readers: {ENCODER or baseline: reader}.
@@ -370,9 +370,9 @@ def _run_feature_probes(
         files: {baseline: file of its results}, on rank 0.
 
     Returns:
-        {ENCODER or baseline: {measure: bool (T, M), right or wrong}}, and the copies among the test
-        images. On processes other than rank 0, and if the recipe has no such probe, the mapping is
-        empty and the copies are None.
+        {ENCODER or baseline: {measure: whether each image is right, bool (T, M)}}, and the copies
+        among the test images. Empty and None on processes other than rank 0, or if the recipe has
+        no such probe.
     """
     splits = images.splits
     probed = probe.measures_that_read("feature")
@@ -381,11 +381,11 @@ def _run_feature_probes(
     sources = {"train": splits.train, "validation": splits.validation, "test": images.test}
     if not any(MEASURES[measure].chooses for measure in probed):
         del sources["validation"]
-    arrays_of_name = broadcast_from_main(
+    stored_arrays = broadcast_from_main(
         images.accelerator, lambda: {name: file.read() for name, file in files.items()}
     )
     stored = {
-        name: to_torch(arrays) for name, arrays in arrays_of_name.items() if arrays is not None
+        name: to_torch(arrays) for name, arrays in stored_arrays.items() if arrays is not None
     }
     readers = {name: read for name, read in readers.items() if name not in stored}
     picks = None
@@ -393,6 +393,7 @@ def _run_feature_probes(
     copies: dict[str, Copies | None] = {}
     with images.autocast():
         if probed == ["few_shot"]:
+            # Read only the training images that few-shot probes learn from
             del sources["train"]
             features_of_split["train"], picks = features.sample_few_shot(readers, images, probe)
         for split, source in sources.items():
@@ -401,8 +402,10 @@ def _run_feature_probes(
             features_of_split[split], copies[split] = extracted
     if not images.accelerator.is_main_process:
         return {}, None
-    names = splits.train.classes
-    right = features.probe_all(features_of_split, probe, images.classes, images.warn, picks, names)
+    class_names = splits.train.classes
+    right = features.probe_all(
+        features_of_split, probe, images.classes, images.warn, picks, class_names
+    )
     for name in files.keys() & right.keys():
         files[name].write(to_numpy(right[name]))
     return right | stored, copies["test"]
@@ -414,8 +417,8 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
     if recipe.probe.feature == "hidden":
         probed += ". The probes read the hidden tanh layer that was trained on top of this feature"
     assert splits.test is not None
-    named = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
-    images = ", ".join(f"{_count_images(source)} {name}" for name, source in named.items())
+    sources = {"training": splits.train, "held-out": splits.validation, "test": splits.test}
+    images = ", ".join(f"{_count_images(source)} {name}" for name, source in sources.items())
     counts = split_images.count_measured_images(recipe, splits)
     few = few_images(
         counts, describe_held_out_choices(recipe), option_for_more_held_out(recipe), data.group
@@ -436,6 +439,6 @@ def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[See
 
 
 def _count_images(source: Source) -> str:
-    """Return the number of images and, if some have no label, the number of labelled images."""
+    """Describe the number of images, for example "500 (80 labelled)" if some have no label."""
     images, labelled = len(source), len(labelled_images(source))
     return f"{images:,} ({labelled:,} labelled)" if labelled < images else f"{images:,}"

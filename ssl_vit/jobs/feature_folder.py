@@ -51,8 +51,8 @@ CHECKED = 8  # number of images whose features are checked before anything is wr
 OWN_NAMES = re.compile(
     rf"{re.escape(RECORD)}|{re.escape(nearest_images.PAGE)}|.+-\d{{5,}}-of-\d{{5,}}\.parquet"
 )
-# Keys of the recipe that features depend on, in addition to the model, the weights and the settings
-# that `FeatureFolder._settings` adds
+# Keys of the recipe that features depend on. `FeatureFolder._settings` adds the model, the weights
+# and further settings
 SETTINGS = (
     *("probe.layer", "data.labels", "data.size", "compute.precision"),
     *CROPPING,
@@ -64,7 +64,7 @@ class Embedded(Record):
     """Content of embed.json.
 
     Attributes:
-        encoder: Place of the encoder, in full.
+        encoder: Value of `init=` for the encoder, with the absolute path for local weights.
         label_names: Names of the classes, starting with label 0. Empty if there are no names.
         settings: {key: value} of everything that the features depend on, except the images.
         splits: {split: {"images": number of images, "data": fingerprint}}.
@@ -103,9 +103,8 @@ class FeatureFolder:
     def run(self) -> tuple[list[Path], list[Neighbor]]:
         """Write the missing shards, each on a single process, then answer the queries.
 
-        The features of a few images are computed before anything is written. An existing folder
-        decides the precision of the computation if the options give none, so that all its shards
-        have the same precision.
+        If the options set no precision, the features are computed in the precision of the existing
+        shards.
 
         Returns:
             The paths of the shards, and the images nearest to each query. The nearest images are
@@ -119,7 +118,7 @@ class FeatureFolder:
         # Rank 0 reads the splits first, so that the other processes find the prepared files
         self.splits = on_main(accelerator, self._load_splits) or self._load_splits()
         paths, data = self.options.query or [], self.recipe.data
-        # Before the work, so that an unreadable query costs no time
+        # Read the queries before the work, so that an unreadable query costs no time
         queries = on_main(
             accelerator, lambda: [nearest_images.read_query(path, data) for path in paths]
         )
@@ -127,13 +126,13 @@ class FeatureFolder:
         network, weights_hash = self._network()
         patches = self.options.patches
         read = embedding.token_reader(network, self.encoder.pool, self.recipe.probe.layer, patches)
-        # Compute a few features for the error alone, before embed.json is written: if the weights
-        # are not finite, the features of most images are not finite either
+        # Compute a few features to raise an error before embed.json is written, because weights
+        # that are not finite make the features of most images not finite
         split, source = next(iter(self.splits.items()))
         self._content(split, np.arange(min(CHECKED, len(source))), read, workers=0)
         missing, precision = broadcast_from_main(accelerator, lambda: self._open(weights_hash))
         self.recipe.compute.precision = precision  # on all processes
-        # the processes take turns
+        # Each process writes every `num_processes`th missing shard
         for number in missing[accelerator.process_index :: accelerator.num_processes]:
             self._write(self.shards[number], read)
         accelerator.wait_for_everyone()
@@ -156,7 +155,8 @@ class FeatureFolder:
         names = [named_split(name, filled) for name in requested]
         splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
         if self.accelerator.is_main_process:
-            # the third argument says why data.range= cannot be given for a frozen encoder
+            # Pass RANGE_OF_ENCODER so that warnings do not recommend data.range=, which the
+            # encoder's recipe fixes
             warnings = check_pixels.check(splits, self.data, check_pixels.RANGE_OF_ENCODER)
             for warning in (*opened.guesses, *warnings):
                 print(f"warning: {text_line(warning)}", flush=True)
@@ -167,7 +167,7 @@ class FeatureFolder:
 
     @cached_property
     def shards(self) -> list[FeatureShard]:
-        """Return all shards of the splits. Files are named as on the Hugging Face Hub."""
+        """List all shards of the splits. Files are named as on the Hugging Face Hub."""
         rows = self.options.shard_rows
         shards = []
         for split, source in self.splits.items():
@@ -180,7 +180,7 @@ class FeatureFolder:
         return shards
 
     def _network(self) -> tuple[Backbone, str]:
-        """Load the encoder, and set in `self.encoder.pool` how the encoder's tokens are pooled.
+        """Load the encoder, and set `self.encoder.pool`, the pooling of the encoder's tokens.
 
         For a network without tokens, such as a ResNet, `pool` is only a text for messages.
 
@@ -191,41 +191,41 @@ class FeatureFolder:
             UserError: The weights are unsuitable, or the options ask for patches or a class token
                 that the encoder does not have.
         """
-        init, named = self.options.init, self.encoder
-        network, digest = named.load()
+        init, encoder = self.options.init, self.encoder
+        network, weights_hash = encoder.load()
         if not isinstance(network, Encoder):
-            named.pool = "its own pooling"
+            encoder.pool = "its own pooling"
             if self.options.patches:
                 raise UserError(
                     f"patches=true: the network of init={init} has no patches. Use patches=false."
                 )
         elif network.has_class_token:
-            named.pool = self.recipe.probe.pool or named.pool
+            encoder.pool = self.recipe.probe.pool or encoder.pool
         elif self.recipe.probe.pool == "token":
             raise UserError(
                 f"probe.pool=token: the encoder of init={init} has no class token. "
                 "Use probe.pool=avg."
             )
         else:
-            named.pool = "avg"
-        return network.to(self.accelerator.device), digest
+            encoder.pool = "avg"
+        return network.to(self.accelerator.device), weights_hash
 
     def _open(self, weights_hash: str) -> tuple[list[int], Precision]:
         """Check that an existing embed.json describes the same features, and write embed.json.
 
-        The method also prints the encoder, the splits and how many shards exist. It is called on
-        rank 0.
+        Only rank 0 calls this method. It also prints the encoder, the splits and how many shards
+        exist.
 
         Args:
             weights_hash: Hash of the encoder's weights.
 
         Returns:
-            The numbers of the missing shards, and the precision. If the options give no precision,
-            the precision is the one that the folder was begun with.
+            The numbers of the missing shards, and the precision: as the options say, else as in an
+            existing embed.json, else the recipe's.
 
         Raises:
-            UserError: The folder holds features that differ in a key or in the images, which the
-                message names, or a shard was replaced by another file.
+            UserError: The folder holds features of other images, or features computed with other
+                settings, or a shard was replaced by another file.
         """
         record = self.output.read()
         compute = self.recipe.compute
@@ -268,10 +268,9 @@ class FeatureFolder:
     def _settings(self, weights_hash: str) -> dict[str, Any]:
         """Return {key: value} of everything that the features depend on, except the images.
 
-        The order matters, because the error of a command that differs from the folder in several
-        keys names the first of them. So the hash of the weights comes after data.size: another
-        image size resizes the position embeddings and thus changes the hash, too, but the error
-        should name data.size.
+        The order matters: if several keys differ from an existing folder, the error names the
+        first. Another data.size resizes the position embeddings, which changes the hash of the
+        weights, so data.size comes before the hash.
         """
         values = self.recipe.values()
         model_keys = [key for key in values if key.startswith("model.") and key != "model.name"]
@@ -282,16 +281,16 @@ class FeatureFolder:
             "rows": self.options.shard_rows,
             "init": weights_hash,
             **{key: values[key] for key in model_keys},
-            # arguments of the architecture that the weights have in addition to model.*
+            # arguments of the architecture in timm for which there is no key model.*
             "model_args": self.encoder.source.feature_values().get("model_args"),
         }
 
     def _raise_difference(self, difference: Difference) -> None:
-        """Raise a UserError that says how the features of the folder differ from these features.
+        """Raise a UserError that says how the features in the folder differ from the new features.
 
         Args:
             difference: Difference in the images of a split (`kind` is then "data"), in the weights
-                (`key` is "init") or in another key of the recipe.
+                (`key` is "init") or in another setting.
         """
         if difference.kind == "data":
             raise UserError(
@@ -311,7 +310,7 @@ class FeatureFolder:
         )
 
     def _describe(self) -> str:
-        """Describe the encoder and how the features are computed, in words."""
+        """Describe the encoder and how the features are computed."""
         data = self.recipe.data
         network = f"{self.encoder.label}: {self.encoder.describe()}"
         crop = crop_text(data.eval_mode, data.eval_crop)
@@ -326,13 +325,11 @@ class FeatureFolder:
         print(f"shard       {shard.file.name}: {len(content) / 1e6:.1f} MB", flush=True)
 
     def _content(self, split: str, rows: np.ndarray, read: TokenReader, workers: int) -> bytes:
-        """Compute the features of some rows of a split, on this process alone.
-
-        Each process writes its own shards, so the rows are not divided among the processes.
+        """Compute the features of some images of a split, on this process alone.
 
         Args:
             split: Name of the split.
-            rows: Rows to compute.
+            rows: Rows of the images in the split.
             read: Reader of features.
             workers: Number of data loading processes.
 
@@ -344,14 +341,15 @@ class FeatureFolder:
         """
         recipe, source = self.recipe, self.splits[split]
         size = resources.device_batch(recipe, self.accelerator)
-        layout_alone = BatchLayout(global_batch=size, device_batch=size, rank=0, processes=1)
-        loader = evaluation_loader(source, recipe.data, layout_alone, workers, rows)
+        # Each process writes its own shards, so the rows are not divided among the processes
+        batch_layout = BatchLayout(global_batch=size, device_batch=size, rank=0, processes=1)
+        loader = evaluation_loader(source, recipe.data, batch_layout, workers, rows)
         with (
             autocast(recipe.compute.precision, self.accelerator),
             InterruptibleLoader(loader) as batches,
         ):
-            watched = self.accelerator.watch_loader(batches)
-            return embedding.embed(read, watched, source, self.accelerator.device)
+            watched_batches = self.accelerator.watch_loader(batches)
+            return embedding.embed(read, watched_batches, source, self.accelerator.device)
 
     def _record_new_shards(self) -> None:
         """Record the hashes of new shards in embed.json, and print which images were left out.
@@ -394,8 +392,8 @@ class FeatureFolder:
         """
         top = self.options.top or TOP
         x_QD = np.stack([self._feature(query, read) for query in queries])
-        # One image more than asked for, because the query itself may be among the images. The
-        # similarity of all pairs of images is shown for comparison
+        # Find an additional image, because the query itself may be among the images. The similarity
+        # of all pairs of images is shown for comparison
         found, pair_similarity = embedding.search(x_QD, self.shards, self.splits, top + 1)
         answers = [
             (query, nearest_images.without_query(query, neighbours, self.splits)[:top])

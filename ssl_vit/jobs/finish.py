@@ -34,13 +34,12 @@ from .setup import TrainingJob, loop_settings
 def finish(job: TrainingJob, consensus: StopConsensus) -> Result | None:
     """Test and export the trained objective, draw the figures and write result.json.
 
-    All processes must call this function. A signal does not stop the work, with two exceptions: in
-    a run with a single process, a signal ends the wait for test images that do not arrive, and in
-    any run it ends the wait for uploads.
+    All processes must call this function. A signal does not stop the work. It only ends the wait
+    for uploads and, in a run with a single process, the wait for test images that do not arrive.
 
     Args:
         job: The training job after the last step.
-        consensus: Returns whether a signal has arrived.
+        consensus: Says whether a signal has arrived.
 
     Returns:
         The content of result.json, or None on processes other than rank 0.
@@ -50,18 +49,20 @@ def finish(job: TrainingJob, consensus: StopConsensus) -> Result | None:
         UserError: As for `best_checkpoint.restore`.
     """
     best = best_checkpoint.restore(job)
-    # no probe has run with these weights if the run was resumed after the last step, or if the
-    # weights of the best checkpoint were just loaded
+    # Probe the final weights if the last evaluation did not: the run was resumed after the last
+    # step, or the best checkpoint was just loaded
     if job.online and not job.online.has_run:
         callbacks = loop.Callbacks([WarningLog(job.run)])
         loop.evaluate(job.online, job.state, {}, loop_settings(job.recipe), callbacks)
     with job.state.evaluation_model() as trained:
-        if not job.held_out.latest:  # a failure here ends the run, as every result needs these
+        # Every result needs the held-out metrics, so a failure here ends the run
+        if not job.held_out.latest:
             with torch.no_grad(), loop.autocast(job.recipe.compute.precision, job.accelerator):
+                # Reading all values sets `job.held_out.latest`
                 dict(job.held_out(job.state.step, {}, trained.eval()))
         held_out = _held_out(job)
         tested = _test(job, trained.eval(), consensus.alone)
-        # count names, because every epoch reads the same unreadable images again
+        # Count different names, because every epoch meets the same unreadable images
         unreadable = {*job.accelerator.gather_parts([*job.state.unreadable])}
         if not job.accelerator.is_main_process:
             return None
@@ -81,7 +82,7 @@ def _test(
 ) -> list[Measurement]:
     """Measure the objective on all test images, and write predictions.npz.
 
-    The difference from the baseline is measured on pairs, the two answers for the same image. With
+    The difference from the baseline is paired: both are measured on the same images. With
     data.group, images of a group are not independent, so no difference is measured.
 
     Args:
@@ -111,7 +112,7 @@ def _test(
     try:
         with images.autocast():
             predictions = classify.predict(trained, images.read_batches(source), job.accelerator)
-    except NonFiniteError as error:  # no reason to lose the weights, which are exported later
+    except NonFiniteError as error:  # only a warning, so that the weights are still exported
         if job.accelerator.is_main_process:
             job.run.warn(f"no accuracy was measured on the test images: {error}")
         return []
@@ -145,7 +146,8 @@ def _write(
     run, recipe, state = job.run, job.recipe, job.state
     run.check_not_moved()
     export(job, trained, run.export)
-    if recipe.hub.repo or not shared.is_task(run.folder):  # report.py draws the figures of tasks
+    # The report of a study draws the figures of its tasks
+    if recipe.hub.repo or not shared.is_task(run.folder):
         with (
             _failures_as_warnings(run, "figures"),
             loop.autocast(recipe.compute.precision, job.accelerator),
@@ -158,14 +160,16 @@ def _write(
         job.trackers.finish(state.step, values)
     split = split_images.held_out_split(recipe)
     probed = job.online.measurements(split) if job.online else []
+    # The trunk is the part of another run that this run continues (resume=RUN@STEP)
     trunk = state.trunk or {"step": 0, "seconds": 0.0, "device_seconds": 0.0}
     before = initial_weights(run.folder).get("before") or upstream_cost(recipe)
     forwarded_before = trunk["step"] * recipe.optim.batch
+    seen_by_this_run = job.measured.count_seen(run.folder.name, job.trained_on.record)
     result = write_result(
         run,
         job.splits,
         [*held_out, *probed, *tested],
-        seen=[*job.measured.count_seen(run.folder.name, job.trained_on.record), *job.seen],
+        seen=[*seen_by_this_run, *job.seen],
         images=state.step * recipe.optim.batch,
         forwarded_before=forwarded_before,
         seconds=state.seconds - trunk["seconds"],
@@ -196,10 +200,10 @@ def export(job: TrainingJob, trained: Objective, folder: Path) -> None:
     recipe, heads = job.recipe, trained.heads()
     classes: list[str] = []
     if getattr(trained, "has_linear_head", False):
-        outputs = len(heads["head.bias"])
-        names = job.splits.train.classes[:outputs]
-        # Outputs without a class of the training split are named by their numbers
-        classes = [*names, *map(str, range(len(names), outputs))]
+        num_outputs = len(heads["head.bias"])
+        names = job.splits.train.classes[:num_outputs]
+        # Outputs without a class in the training split are named by their numbers
+        classes = [*names, *map(str, range(len(names), num_outputs))]
     weights.export(folder, trained.exported, heads, recipe.model, recipe.data, recipe.pool, classes)
 
 
@@ -224,17 +228,16 @@ def write_result(
         run: The run.
         splits: The images of the run.
         measurements: Measurements of the model and the baselines.
-        seen: How many of the measured images were trained on, by this run and by the runs that the
-            initial weights come from.
+        seen: How many of the measured images were training images of this run or of the runs that
+            made the initial weights.
         images: Number of images that passed through the encoder, including `forwarded_before`.
         seconds: Duration of the run in seconds.
         device_seconds: Duration times number of processes.
-        before: {"exaflop": ..., "device_hours": ...}, the cost of all training before this run: of
-            the runs that the initial weights come from and, with resume=RUN@STEP, of the steps of
-            that run.
+        before: Cost of all earlier training, {"exaflop": ..., "device_hours": ...}: the runs that
+            made the initial weights and, with resume=RUN@STEP, the first steps of RUN.
         steps: Number of optimiser steps.
         forwarded_before: With resume=RUN@STEP, number of images that passed through the encoder in
-            that run.
+            RUN.
         held_out: See `split_images.count_measured_images`.
         **fields: Further fields of the result. Fields that are empty, zero or None are left out.
 
@@ -242,18 +245,19 @@ def write_result(
         The content of result.json.
     """
     recipe, hours = run.recipe, device_seconds / 3600
-    # None if operations were not counted, and then the sum with earlier runs is None as well
+    # None if operations were not counted. Then the total with earlier runs is None, too
     exaflop = costs.exaflop(recipe, images - forwarded_before)
     fields["seen"] = seen_images.without_paths(seen)
     counts = split_images.count_measured_images(recipe, splits, held_out)
-    # unreadable images are not measured, so metrics may count fewer images than the split has
+    # Unreadable images are not measured, so metrics may have fewer images than the split
     test_counts = [entry.n for entry in measurements if entry.split == "test" and entry.n]
     if test_counts:
         counts["test"] = min(counts["test"], max(test_counts))
     best = fields.get("best")
     measured = {measurement.key: measurement.with_interval(counts) for measurement in measurements}
     for measurement in measured.values():
-        if steps and not measurement.subject:  # an evaluation and a baseline train nothing
+        # An evaluation has no steps, and a measurement with a subject is of a baseline
+        if steps and not measurement.subject:
             measurement.step = best.step if best and best.step else steps
     result = Result(
         steps=steps,
@@ -286,7 +290,7 @@ def write_page(run: Run, result: Result) -> None:
     if shared.is_task(run.folder):
         return
     with _failures_as_warnings(run, "report.html"):
-        # these imports take half a second and are needed only here
+        # Imported here, because these imports take half a second and are not always needed
         from ..pages import run_page, run_record
 
         run_page.write(run.folder, run_record.read_run(run.folder, result))
@@ -294,6 +298,7 @@ def write_page(run: Run, result: Result) -> None:
 
 @contextmanager
 def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
+    """Turn an error in the body into a warning that `what` could not be written."""
     try:
         yield
     except Exception as error:
@@ -301,11 +306,10 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 
 
 def _held_out(job: TrainingJob) -> list[Measurement]:
-    """Return the metrics of the objective, and of its baselines, on the held-out images.
+    """Return the metrics of the objective and its baselines on the held-out images. Collective.
 
-    Each measurement also says how many of its images are copies of others. Some metrics are
-    measured only on images with labels. Such a metric is recognised by its number of images, which
-    is the number of labelled images. All processes must call this function.
+    Each measurement also says how many of its images are copies of other images. Metrics that are
+    measured only on labelled images are recognised by their number of images.
     """
     batches, accelerator = job.held_out.batches, job.accelerator
     copies = count_copies_in(batches, accelerator)
@@ -314,7 +318,7 @@ def _held_out(job: TrainingJob) -> list[Measurement]:
     split = split_images.held_out_split(job.recipe)
     measurements = []
     for key, (value, n) in job.held_out.latest.items():
-        # if all images have labels, both numbers of copies are equal
+        # If all images have labels, both numbers of copies are equal
         metric_copies = copies_of_labelled if n == labelled else copies
         fields = known(**key._asdict(), copies=metric_copies)
         measurements.append(Measurement(split=split, value=value, n=n, **fields))

@@ -30,15 +30,14 @@ from ..recipe.records.run import Environment, Measurement
 from ..recipe.schema import build
 from ..runs.identity import read_record
 
-PARTS = "parts."  # prefix of weights in a sum of objectives: parts.NAME.
-# Objective that an export's classifier belongs to
-LABELS = "supervised"
+PARTS = "parts."  # in a sum of objectives, names of weights begin with parts.OBJECTIVE.
+LABELS = "supervised"  # objective of the classifier in an export
 
 
 def load_classifier(
     source: InitSource, network: Backbone, option: str, trained: bool = True
 ) -> Objective:
-    """Load an encoder's classifier: the objective with the head that was trained on labels.
+    """Load the classifier of an encoder: an objective whose head was trained on labels.
 
     Args:
         source: Place of the weights (`init=`).
@@ -68,20 +67,20 @@ def load_trained(
     wanted: Callable[[ObjectiveDeclaration], bool],
     trained: bool = True,
 ) -> tuple[Objective | None, str]:
-    """Build the objective that trained an encoder, with its trained heads.
+    """Build the objective that trained an encoder, with the trained heads.
 
-    For an export whose run is not known, the objective is the linear classifier of the export.
+    For an export without a known run, the objective is the linear classifier of the export.
 
     Args:
         source: Place of the weights (`init=`).
         network: Encoder with these weights, which becomes part of the objective.
-        wanted: Takes the declaration of an objective and returns whether to build it. In a sum of
-            objectives, the first wanted part that was trained is built.
+        wanted: Takes the declaration of an objective and returns whether to build this objective.
+            In a sum of objectives, the first wanted part that was trained is built.
         trained: Whether to load the trained heads. If False, the heads keep freshly drawn weights.
 
     Returns:
-        The objective and an empty text. If the objective cannot be built, None and a sentence that
-        says why, such as a missing plugin. The sentence is empty if nothing wanted was trained.
+        The objective and an empty text. If the objective cannot be built, None and the reason, such
+        as a missing plugin. If no wanted objective was trained, None and an empty text.
 
     Raises:
         UserError: The heads are damaged.
@@ -101,18 +100,20 @@ def load_trained(
         return None, ""
     if part.predicts_patches and recipe.target not in declaration.targets():
         return None, f"target={recipe.target} comes from a plugin. Add plugin=FILE.py."
-    # Compare the plugin's file with the file that the run has recorded. "" is not a plugin
-    declared = (recipe.declared, declaration.targets().get(recipe.target))
-    files_now = {plugin_hash(type(declaration_now)) for declaration_now in declared}
-    recorded_file = (read(run / "environment.json", Environment).plugin or {}).get("file")
-    if recorded_file and files_now - {"", recorded_file}:
+    # Compare the hash of the plugin's file with the hash that the run has recorded. The hash is ""
+    # for an objective or a target that is not from a plugin
+    declarations = (recipe.declared, declaration.targets().get(recipe.target))
+    hashes_now = {plugin_hash(type(declared)) for declared in declarations}
+    recorded_plugin = read(run / "environment.json", Environment).plugin or {}
+    recorded_hash = recorded_plugin.get("file")
+    if recorded_hash and hashes_now - {"", recorded_hash}:
         return None, "the plugin's file has changed since the run began. Restore the file."
     with _damaged(f"init={source.place}: {path}"):
         heads = _select_part(_check_finite(load_file(path)), part.name)
         classes = recipe.data.classes
         if not classes:
             class_names = read(run / "environment.json", Environment).classes
-            # a plugin's classifier may have a head of another name
+            # A plugin's classifier may have a head of another name than `head`
             classes = len(class_names) if class_names else len(heads.get("head.bias", ()))
         objective = building.build_objective(
             building.Settings.from_recipe(recipe), network, classes, part.name
@@ -130,9 +131,8 @@ def _load_export_head(
     Args:
         source: Place of the export.
         network: Encoder of the export, which becomes part of the objective.
-        wanted: Called with the declaration of the objective `supervised` (LABELS), the only
-            objective with a linear classifier. Returns whether to build the classifier; if not,
-            the result is None.
+        wanted: Takes the declaration of the objective `supervised` (LABELS) and returns whether to
+            build the classifier.
 
     Returns:
         The objective, or None if another program wrote the export, the export has no classifier, or
@@ -164,10 +164,10 @@ def _load_export_head(
 
 @contextmanager
 def _damaged(prefix: str) -> Iterator[None]:
-    """Turn any error that a damaged file causes into a UserError of one line.
+    """Turn any error in the body, which reads a file, into a UserError of one line.
 
     Args:
-        prefix: Option and file, with which the message begins.
+        prefix: Option and file, at the beginning of the message.
     """
     try:
         yield
@@ -179,7 +179,7 @@ def _damaged(prefix: str) -> Iterator[None]:
 
 
 def _check_finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights unchanged after a check that all of them are finite.
+    """Check that all weights are finite, and return the weights unchanged.
 
     Args:
         state: {name: weight}.
@@ -196,9 +196,8 @@ def _check_finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _select_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """Return the weights of a single objective from the heads of a run.
 
-    If a run trained a sum of objectives, the weights of each objective have the prefix
-    `parts.NAME.`, which is removed. If a run trained one objective, its weights have no prefix and
-    are all returned.
+    If the run trained a sum of objectives, the names of weights begin with `parts.NAME.`, which is
+    removed. Otherwise all weights are returned.
 
     Args:
         heads: {name: weight} of the run's objective or objectives.
@@ -213,12 +212,12 @@ def _select_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
 
 
 class TrainedClassifier(NamedTuple):
-    """Trained classifier.
+    """Trained classifier, with the mapping from the images' classes to its outputs.
 
     Attributes:
         objective: Objective with the trained head.
-        output_C: For each class of the images, the number of the head's output. None if labels are
-            output numbers already.
+        output_C: For each class of the images, the number of the head's output. None if the labels
+            are the numbers of the outputs.
     """
 
     objective: Objective
@@ -233,16 +232,16 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Trai
     Args:
         net: The encoder with these weights.
         init: The place of the weights.
-        test: The images that the classifier is to classify.
-        data: The data options of the recipe, for errors about these images.
+        test: The test images.
+        data: The data options of the recipe, for errors about the test images.
 
     Raises:
         UserError: The run or export has no classifier, or `pair_classes` cannot match the classes.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
-    # a plugin's classifier need not have the attribute `classes`, its number of classes
-    outputs = getattr(objective, "classes", 0)
-    output_C = pair_classes(names_of_head(init), test, init.place, data.location, outputs)
+    # A plugin's classifier may lack the attribute `classes`, the number of classes
+    num_outputs = getattr(objective, "classes", 0)
+    output_C = pair_classes(names_of_head(init), test, init.place, data.location, num_outputs)
     return TrainedClassifier(objective, output_C)
 
 
@@ -251,8 +250,8 @@ def measure_head(
 ) -> list[Measurement]:
     """Measure top-1, top-5 and, with eval.real, ReaL accuracy of a classifier.
 
-    Labels of the images are first replaced by the numbers of the classifier's outputs, because the
-    images may list the same classes in another order than the classifier.
+    Labels of the images are replaced by the numbers of the classifier's outputs, because the order
+    of the classes may differ.
 
     Args:
         head: The classifier.
@@ -260,8 +259,8 @@ def measure_head(
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Raises:
-        UserError: The classes have no names to match, and a label is larger than the number of the
-            last output.
+        UserError: The classes have no names to match, and a label exceeds the number of the last
+            output.
     """
     recipe, test = images.recipe, images.test
     accelerator = images.accelerator
@@ -296,6 +295,6 @@ def names_of_head(init: InitSource) -> list[str]:
     if not folder:
         return []
     names = export_files.read(folder).get("label_names") or []
-    # An export writes numbers as the names of classes without names
+    # For classes without names, an export writes the numbers 0, 1, ... as names
     numbers = [str(number) for number in range(len(names))]
     return [] if names == numbers else names

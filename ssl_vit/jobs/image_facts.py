@@ -12,13 +12,13 @@ NOT_COMPARED = "the images were not compared with the images of the finished run
 
 
 def fingerprint(recipe: Recipe) -> tuple[dict[str, str], str]:
-    """Return the fingerprint of each split that a recipe names, by which its images are recognised.
+    """Return a fingerprint of the images of each split, to notice if the images change.
 
-    A fingerprint is of the whole split, even if a run uses only a part. Images of the Hub, and
+    A fingerprint covers the whole split, even if a run uses only a part. Images of the Hub, and
     images that are not on this machine, have no fingerprint.
 
     Returns:
-        `{split: fingerprint}` and an empty text; or an empty mapping and the reason.
+        `{split: fingerprint}` and an empty text, or an empty mapping and why there are none.
 
     Raises:
         UserError: The images exist on this machine and cannot be read.
@@ -31,11 +31,12 @@ def fingerprint(recipe: Recipe) -> tuple[dict[str, str], str]:
     except UserError as error:
         return {}, f"{error} ({NOT_COMPARED})"
     options = {key.removeprefix("data."): recipe.value(key) for key in (*SPLIT_KEYS, *READING)}
-    # `_fingerprints` is cached, and therefore gets the options as text, which is hashable
+    # Pass the options as text, because arguments of a cached function must be hashable
     hashes = _fingerprints(
         json.dumps(options),
         test=recipe.eval.test or recipe.objective == "probe",  # every evaluation has test images
-        # only the images of a stream depend on the seed. Elsewhere one seed fills the cache for all
+        # Only the images of a stream depend on the seed. Otherwise pass 0, so that runs with
+        # different seeds share the cached fingerprints
         seed=recipe.seed if data.stream else 0,
         masks=measures_masks(recipe),
     )

@@ -46,12 +46,12 @@ class ComparedImages(NamedTuple):
 
     Attributes:
         splits: {name: split}.
-        images: Number of images with a feature.
-        data: How pixels are read.
+        images: Number of images that could be read.
+        data: Data options that say how pixels are read.
         pairs: Similarities of all pairs of images. None if there is a single image.
-        about: Text that says where the features come from.
-        command: Command that makes the same page with untrained weights. Empty if these features
-            come from untrained weights.
+        about: Text about the encoder and the features.
+        command: Command that makes the same page with untrained weights. Empty if the weights are
+            untrained already.
     """
 
     splits: Mapping[str, Source]
@@ -78,18 +78,21 @@ def read_query(text: str, data: Data) -> Query:
     try:
         return Query(text, path, decoder(data)(read_file(path)))
     except ValueError as error:
-        or_path = " (or a path below data.path=)" if data.path else ""
-        raise UserError(f"query={text}: expected an image file{or_path}: {error}") from None
+        if data.path:
+            raise UserError(
+                f"query={text}: expected an image file (or a path below data.path=): {error}"
+            ) from None
+        raise UserError(f"query={text}: expected an image file: {error}") from None
 
 
 def without_query(
     query: Query, neighbours: Sequence[Neighbor], splits: Mapping[str, Source]
 ) -> list[Neighbor]:
-    """Return the neighbours whose file is not the query's file, each with the name of the query.
+    """Drop the query's own file from the neighbours, and set the name of the query in each.
 
     Args:
         query: Query image.
-        neighbours: Images near the query, best first.
+        neighbours: Nearest images, best first.
         splits: {name: split}.
     """
     query_path = query.path.resolve()
@@ -102,9 +105,9 @@ def without_query(
 
 
 def fresh_weights_command(options: EmbedOptions) -> str:
-    """Return the embed command for untrained weights of the same model and another folder."""
+    """Return the command that repeats `embed` with untrained weights, in another folder."""
     settings = options.model_dump(exclude_unset=True, exclude={"name"})
-    settings |= {"init": f"{SCRATCH_PREFIX}{options.init}"}
+    settings["init"] = f"{SCRATCH_PREFIX}{options.init}"
     return typed_command("embed", *write_all(settings), *options.given.words)
 
 
@@ -113,11 +116,10 @@ def show(
 ) -> None:
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
-    For comparison, the first line says how similar any two of the images are on average. A query's
-    own file is left out of the results, but copies of the file under other names are shown.
+    For comparison, the first line gives the average similarity of two images.
 
     Args:
-        answers: Each query with the nearest images.
+        answers: Each query with the nearest images, without the query's own file.
         compared: The images that the queries were compared with.
         folder: The folder of the page.
 
@@ -143,14 +145,14 @@ def show(
 
 
 def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """Return a warning if the similarity of some neighbours is not above that of 99% of all pairs.
+    """Return a warning if some neighbours are not more similar than 99% of all pairs of images.
 
-    If there are few images, or few images near the query, neighbours that look alike may still be
-    below this level.
+    If there are few images, or few images near the query, this may also happen to neighbours that
+    look like the query.
 
     Args:
         neighbours: Nearest images of a query.
-        pairs: Similarities of all pairs of images. None: unknown, so there is no warning.
+        pairs: Similarities of all pairs of images. None: no warning.
     """
     if pairs is None:
         return ""
@@ -183,8 +185,8 @@ def _describe_pairs(pairs: PairSimilarity, images: int) -> str:
 def _name(neighbour: Neighbor, compared: ComparedImages) -> str:
     """Return "SPLIT: FILE, LABEL" for a neighbour.
 
-    A split or label that is also the name of one of the file's folders is left out. The split is
-    also left out if all images have the same split.
+    The split and the label are left out if a folder in the path of the file has this name. The
+    split is also left out if there is only one.
 
     Args:
         neighbour: Image near a query.

@@ -23,16 +23,15 @@ from ..formatting import format_bytes, option_text
 from ..recipe.schema import Recipe, compared_views, measures_masks, uses_labels
 from ..runs.environment import host_memory, process_cores
 
-LARGEST = 4  # number of options that an error about memory names
+LARGEST = 4  # number of options named in an error about memory
 AUTO_RESIDENT = 0.1  # share of the memory for decoded images with compute.resident=null
 
 
 def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     """Check that the recipe can use lists of labels, if the images have lists.
 
-    Only the sigmoid loss can learn lists of labels. Probes of features and of tokens need a single
-    label for each image. An evaluation, whose objective is called `probe`, trains nothing but
-    probes.
+    Only the sigmoid loss can learn lists of labels. Probes of features and tokens need a single
+    label for each image.
 
     Args:
         recipe: Recipe of the run.
@@ -48,7 +47,7 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
     if not lists:
         return
     finding = f"data.label_column={lists[0].column} holds a list of labels for each image"
-    is_evaluation = recipe.objective == "probe"
+    is_evaluation = recipe.objective == "probe"  # an evaluation trains only probes
     for part in recipe.declared.trained(recipe):
         if part.labels and not is_evaluation:
             part.check_label_lists(recipe, finding)
@@ -61,10 +60,10 @@ def check_label_lists(recipe: Recipe, splits: run_splits.Splits) -> None:
 
 
 def largest_sizes(recipe: Recipe) -> str:
-    """Return the options that probably take most memory, for errors about memory.
+    """Return the options with the largest sizes, such as "optim.batch=4096, model.width=768".
 
-    An example is `optim.batch=4096, model.width=768`. The options are keys of the model and of the
-    objective, data.size and optim.batch. Those with the largest values are named, at most four.
+    The text is for errors about memory. It has at most LARGEST options among data.size, optim.batch
+    and the integer options of the model and the objective.
     """
     groups = ("model", *recipe.groups)
     sizes: dict[str, int] = {}
@@ -79,7 +78,7 @@ def largest_sizes(recipe: Recipe) -> str:
 def check_memory(recipe: Recipe) -> None:
     """Check that the weights fit into this process's share of the machine's memory.
 
-    Without this check the system would kill the process without a message while weights are drawn.
+    Without this check, the system would kill the process without a message when weights are drawn.
 
     Raises:
         UserError: The weights do not fit.
@@ -95,10 +94,10 @@ def check_memory(recipe: Recipe) -> None:
 def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     """Return the number of images whose activations fit into half of a process's memory.
 
-    The memory is the memory of the GPU, or the process's share of the machine's memory. On a GPU,
-    attention is computed by a fused kernel, which does not store the attention maps.
+    A process has the memory of its GPU or, without a GPU, a share of the machine's memory. On a
+    GPU, a fused kernel computes attention and does not store the attention maps.
     """
-    # `largest_device_batch` takes half of the memory for activations
+    # `largest_device_batch` reserves half of the memory for activations
     if accelerator.device.type == "cuda":
         memory = torch.cuda.get_device_properties(accelerator.device).total_memory
         return costs.largest_device_batch(recipe, memory, fused=True)
@@ -114,14 +113,15 @@ def workers(recipe: Recipe, accelerator: Accelerator) -> int:
     """Return the number of data loading workers for each process."""
     if recipe.compute.workers is not None:
         return recipe.compute.workers
-    # on a CPU, workers take cores from training (docs/speed.md)
-    return min(16, max(1, process_cores() - 1)) if accelerator.device.type == "cuda" else 0
+    if accelerator.device.type != "cuda":
+        return 0  # on a CPU, workers take cores from training (docs/speed.md)
+    return min(16, max(1, process_cores() - 1))
 
 
 def resident_images(
     recipe: Recipe, train: Source, step: int, images: int | None = None
 ) -> DecodedImages | None:
-    """Decode the training images into memory, if compute.resident asks for decoded images.
+    """Decode the training images into memory, depending on compute.resident.
 
     With compute.resident=true, decoded images may take half of the memory. With
     compute.resident=null, images of a folder or of the Hub are decoded if training reads each image
@@ -129,7 +129,7 @@ def resident_images(
 
     Args:
         recipe: Recipe of the run.
-        train: Training images, or a sample.
+        train: Training images, or a sample of the training images.
         step: Step from which training continues.
         images: Number of training images, if `train` is only a sample.
 
@@ -141,10 +141,13 @@ def resident_images(
     """
     wanted, data = recipe.compute.resident, recipe.data
     images = images or len(train)
-    # embedded images are drawn, not decoded, and images seen once need no decoding in advance
-    is_decoded = bool(data.path or data.hub)
-    is_seen_twice = (recipe.optim.steps - step) * recipe.optim.batch >= 2 * images
-    if wanted is False or not (wanted or (is_decoded and is_seen_twice)):
+    if wanted is None:
+        # Embedded images need no decoding. Images seen once gain nothing from decoding in advance
+        needs_decoding = bool(data.path or data.hub)
+        is_seen_twice = (recipe.optim.steps - step) * recipe.optim.batch >= 2 * images
+        if not (needs_decoding and is_seen_twice):
+            return None
+    elif not wanted:
         return None
     try:
         if compared_views(recipe):
@@ -154,9 +157,9 @@ def resident_images(
         if data.stream:
             raise NotResident("data.stream=true reads the images in parts")
         share = 0.5 if wanted else AUTO_RESIDENT
-        # If `train` is a sample, its share of the room for all images
-        room = share * host_memory() * len(train) / images
-        return decode_split(train, data, room, torch.get_num_threads())
+        # A sample of the images may take only its part of the memory for all images
+        memory = share * host_memory() * len(train) / images
+        return decode_split(train, data, memory, torch.get_num_threads())
     except NotResident as error:
         if wanted:
             raise UserError(
@@ -172,7 +175,7 @@ def environment_facts(
     batch_layout: BatchLayout,
     splits: run_splits.Splits,
 ) -> dict[str, Any]:
-    """Collect what environment.json records in addition to versions and hardware. Collective.
+    """Collect the entries of environment.json about the run and its images. Collective.
 
     Args:
         recipe: Recipe of the run.
@@ -185,7 +188,7 @@ def environment_facts(
         hashed its images.
     """
     device = accelerator.device
-    # without an objective that uses labels, names of folders need not be classes
+    # If the objective uses no labels, names of folders need not be classes
     are_classes = splits.train.labels.source != FOLDERS or uses_labels(recipe)
     work = costs.compute_network_cost(recipe)
     facts: dict[str, Any] = {
@@ -204,9 +207,10 @@ def environment_facts(
     }
     if not splits.stream:
         facts["images"] = {"train": len(splits.train), "labelled_test": splits.labelled_test}
+    # On each machine, the images of a path are hashed only by the first process that reads them
     here = (socket.gethostname(), recipe.data.path)
-    # on each machine, only the first process that reads the same images hashes the images
-    if gather_object([here]).index(here) == accelerator.process_index:
+    first_process = gather_object([here]).index(here)
+    if first_process == accelerator.process_index:
         facts["data"] = fingerprints.fingerprint_splits(
             splits, recipe.data.path, measures_masks(recipe), bool(recipe.data.group)
         )

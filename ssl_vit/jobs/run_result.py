@@ -52,18 +52,18 @@ class RunResult(Result):
     folder: Path
 
     def content(self) -> dict[str, Any]:
-        """Return result.json and the folder as a dictionary, as --json prints them."""
+        """Return result.json and the folder as a dictionary, for --json."""
         return super().content() | {"folder": str(self.folder)}
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command line prints.
 
         The lines give the folder, the duration, tables of the measurements and the baselines, at
-        most one sentence about their meaning, and the next step.
+        most one sentence about the result, and the next step.
         """
-        # A plugin's rows describe its metrics (label, unit, better direction) in the `with` body
+        # Use the labels, units and better directions that the run's plugin declares for its metrics
         with use_plugin_rows(read_run(self.folder).environment.plugin_rows):
-            # Make all lines first: between two lines, the caller may use rows of other plugins
+            # Make all lines at once, because the caller may use another plugin between two lines
             yield from list(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -80,11 +80,11 @@ class RunResult(Result):
         readings = metric_tables.read_metrics(self.measurements, self.measured_on)
         for title, table in metric_tables.tables(readings):
             yield from metric_tables.text_lines(title, table)
-        compared = None
+        scratch_table = None  # comparison with a run from scratch
         if recipe.fine_tunes:
-            compared = scratch.scratch_table(self.folder, recipe, self)
-            if compared:
-                yield from metric_tables.text_lines("scratch", compared)
+            scratch_table = scratch.scratch_table(self.folder, recipe, self)
+            if scratch_table:
+                yield from metric_tables.text_lines("scratch", scratch_table)
             else:
                 hint = scratch.other_pooling(self.folder, recipe)
                 if hint:
@@ -96,12 +96,13 @@ class RunResult(Result):
             yield f"verdict     {verdict}"
         if in_study:
             return
-        step = next_steps.main_step(self.folder, recipe, self.not_compared, compared is not None)
-        if step:
-            yield f"next        To {step.what}: {step.command}"
+        is_compared = scratch_table is not None
+        next_step = next_steps.main_step(self.folder, recipe, self.not_compared, is_compared)
+        if next_step:
+            yield f"next        To {next_step.what}: {next_step.command}"
 
     def _describe_best_step(self) -> str:
-        """Return a note in parentheses about the step that checkpoint.best has chosen, or ""."""
+        """Describe the step that checkpoint.best has chosen, in parentheses, or return ""."""
         best = self.best
         if best is None or best.step is None:
             return ""

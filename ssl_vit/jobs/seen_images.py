@@ -29,7 +29,7 @@ from ..runs.folder import TRAINED_ON, Run
 from ..training.distributed import WatchedAccelerator, on_main
 
 LIMIT = 1_000_000  # largest number of images in a record
-# Reasons why it is not known which images a run has trained on
+# Reasons why the training images of a run are not all known
 NO_RECORD = "the run has no record of its training images"
 NOT_HERE = "the folder of this run, or the recipe in it, is missing"
 FIRST_STEPS = "the run has no record of the images of its first steps"
@@ -41,7 +41,7 @@ class SeenRecord(NamedTuple):
     Attributes:
         images: Hashes of the images, int64, sorted and without repetition as from `distinct`.
         labels: Hashes of the images whose labels the run has learned, in the same form.
-        complete: Whether the record has all images of the run.
+        complete: Whether the record has all training images of the run.
     """
 
     images: np.ndarray = NO_HASHES
@@ -73,7 +73,7 @@ class TrainedImages:
     folder: Path
     learns_labels: bool
     record: SeenRecord = NOTHING  # images of all processes up to the last `gather`
-    # hashes of this process since the last `gather`, and the hashes of images with a learned label
+    # Hashes that this process has collected since the last `gather`, as in SeenRecord
     images: list[np.ndarray] = field(default_factory=list)
     labels: list[np.ndarray] = field(default_factory=list)
     written_size: tuple[int, int, bool] | None = None  # `_size` of the record in the folder
@@ -81,7 +81,7 @@ class TrainedImages:
     def load(self, step: int) -> None:
         """Continue the record in the folder when training starts at `step`.
 
-        Without a record, the images before `step` are unknown.
+        If there is no record and `step` is not 0, the record stays incomplete.
         """
         stored = read(self.folder)
         self.record = stored or SeenRecord(complete=step == 0)
@@ -90,8 +90,8 @@ class TrainedImages:
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches, and collect the hashes of their images until the record is full.
 
-        A record is full if it has LIMIT images and further images were not recorded. The hashes of
-        the images (`content`) are removed from the batches, because no objective reads them.
+        A record is full if it has LIMIT images and further images were not recorded. The yielded
+        batches have no hashes (`content`), because no objective reads hashes.
         """
         for batch in batches:
             is_full = len(self.record.images) >= LIMIT and not self.record.complete
@@ -103,21 +103,20 @@ class TrainedImages:
             yield batch._replace(content=None)
 
     def gather(self, accelerator: WatchedAccelerator) -> bool:
-        """Add the images that all processes have trained on since the last call to the record.
+        """Add to the record the images of all processes since the last call. Collective.
 
-        The record holds at most LIMIT images. If there are more, it keeps all earlier images and as
-        many new images as fit, and is no longer complete. All processes must call this method.
+        The record holds at most LIMIT images. If there are more images, the record keeps all
+        earlier images and as many new images as fit, and is no longer complete.
 
         Returns:
-            Whether this call made a complete record incomplete, so that later images are not
-            recorded.
+            Whether this call made a complete record incomplete.
         """
         before = self.record
         new_here = [
             _new_hashes(self.images, before.images),
             _new_hashes(self.labels, before.labels),
         ]
-        # `gather_parts` joins the lists of all processes. Each list has one pair: images and labels
+        # `gather_parts` joins the lists of all processes. Here each list has one pair of arrays
         new_of_processes = accelerator.gather_parts([new_here])
         new_images, new_labels = zip(*new_of_processes, strict=True)
         self.images, self.labels = [], []
@@ -135,8 +134,7 @@ class TrainedImages:
     def write(self) -> None:
         """Write the record if it has changed since the last call.
 
-        A record only grows or becomes incomplete. So `_size`, the numbers of hashes and whether the
-        record is complete, tells whether it changed.
+        A record only grows or becomes incomplete, so a changed record has another `_size`.
 
         Raises:
             OSError: The file cannot be written.
@@ -148,6 +146,7 @@ class TrainedImages:
             self.written_size = self._size()
 
     def _size(self) -> tuple[int, int, bool]:
+        """Return the numbers of hashes, and whether the record is complete."""
         return len(self.record.images), len(self.record.labels), self.record.complete
 
 
@@ -177,26 +176,28 @@ class MeasuredImages:
             test = split_images.measured_images(recipe, splits.test)
             self.parts["test"] = test, np.arange(len(test))
         has_held_out = split_images.held_out_split(recipe) == "validation"
+        # An evaluation measures held-out images only to choose something, such as a learning rate
         if has_held_out and (recipe.trains or describe_held_out_choices(recipe)):
             held_out = splits.validation
-            if not recipe.trains:
+            if recipe.trains:
+                num_images = recipe.eval.images
+            else:
                 held_out = split_images.measured_images(recipe, held_out)
-            images = recipe.eval.images if recipe.trains else len(held_out)
+                num_images = len(held_out)
             if recipe.checkpoint.best:  # k-NN uses as many further images (online.prepare)
-                images *= 2
-            self.parts["validation"] = held_out, loaders.held_out_rows(held_out, images)
+                num_images *= 2
+            self.parts["validation"] = held_out, loaders.held_out_rows(held_out, num_images)
 
     @cached_property
     def hashes(self) -> dict[str, np.ndarray]:
-        """Return {split: hash of each measured image}, read from the images at first use."""
+        """Return {split: hash of each measured image}. The images are read at the first use."""
         return {split: hashes_of(*part) for split, part in self.parts.items()}
 
     def count_seen(self, run: str, record: SeenRecord | None) -> list[SeenImages]:
         """Count how many of the measured images a run has trained on.
 
-        The counts are too small if the record is not complete: it holds at most LIMIT images, and
-        if the record file was missing when a run was resumed, the images of the first steps are
-        missing.
+        The counts of an incomplete record are too small, and the entry says why: the record is
+        full, or the record file was missing when the run was resumed.
 
         Args:
             run: Name or folder of the run.
@@ -218,18 +219,18 @@ class MeasuredImages:
             }
 
         if record.complete:
-            unknown = ""
+            why_incomplete = ""
         elif len(record.images) >= LIMIT:
-            unknown = f"the record of its training images ends after {LIMIT:,} images"
+            why_incomplete = f"the record of its training images ends after {LIMIT:,} images"
         else:
-            unknown = FIRST_STEPS
+            why_incomplete = FIRST_STEPS
         return [
             SeenImages(
                 run=run,
                 of={split: len(rows) for split, (_, rows) in self.parts.items()},
                 images=counts(record.images),
                 labels=counts(record.labels),
-                unknown=unknown,
+                unknown=why_incomplete,
             )
         ]
 
@@ -241,18 +242,17 @@ def load_or_count_seen(
 
     If the run has begun before, the counts are read from environment.json, because the folders of
     earlier runs may be gone. If test images were added since then (eval.test), the images are
-    counted again. `facts` gets the names of the earlier runs without their paths, which belong to
-    this machine. All processes must call this function, and rank 0 counts.
+    counted again. All processes must call this function, and rank 0 counts.
 
     Args:
         run: Run that is measured.
         measured: Images that the run is measured on.
-        facts: Facts for environment.json, with the fingerprints of the splits. The counts are added
-            as `seen`.
+        facts: Entries for environment.json, with the fingerprints of the splits. The counts are
+            added as `seen`, with names of runs instead of paths.
         accelerator: Processes of the run.
 
     Returns:
-        The counts of `seen_images` on rank 0, which prints them. Empty on other processes.
+        The counts as from `seen_images` on rank 0. Empty on other processes.
     """
 
     def find() -> list[SeenImages]:
@@ -269,15 +269,15 @@ def load_or_count_seen(
 
 
 def without_paths(seen: list[SeenImages]) -> list[SeenImages]:
-    """Return the counts as files record them, with folder names instead of paths."""
+    """Replace the path of each run by the name of the folder. Paths belong to this machine."""
     return [images.model_copy(update={"run": Path(images.run).name}) for images in seen]
 
 
 def seen_images(recipe: Recipe, measured: MeasuredImages) -> list[SeenImages]:
     """Count the measured images that earlier runs have trained on.
 
-    Earlier runs have trained the initial weights and teachers of this run, directly or through
-    other runs.
+    Earlier runs are those that trained the initial weights and teachers of this run, and the runs
+    before them.
 
     Args:
         recipe: Recipe of the run.

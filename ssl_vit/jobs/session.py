@@ -46,9 +46,8 @@ class Session:
     def load_splits(self, test: bool) -> run_splits.Splits:
         """Load the splits of the recipe's images.
 
-        Values that the recipe leaves open, such as data.mean, are measured on the training images.
-        Images that do not suit the recipe's values cause a warning or an error. Rank 0 loads first,
-        so that other processes find the prepared files and all processes get an error of rank 0.
+        If the recipe does not set data.mean and data.std, they are measured on the training images.
+        Images that do not suit the recipe's values cause a warning or an error.
 
         Args:
             test: Whether to load the test images.
@@ -64,14 +63,15 @@ class Session:
             check_pixels.set_mean_and_std(recipe.data, splits.train)
             return splits
 
-        # on_main returns the splits on rank 0, and None on the other processes, which load them now
+        # Rank 0 loads first, so that the other processes find the prepared files, and all processes
+        # get an error of rank 0. on_main returns None on the other processes, which load afterwards
         splits = distributed.on_main(self.accelerator, load) or load()
-        # Splits that were cut from the training images have the same pixels
+        # Check other splits only if they were not cut from the training images
         checked = {"train": splits.train}
         for name, source in {"validation": splits.validation, "test": splits.test}.items():
             if source is not None and source.store is not splits.train.store:
                 checked[name] = source
-        # a frozen encoder decides the range of pixel values, so data.range= cannot be given
+        # With a frozen encoder, warnings must not recommend data.range=, which the encoder decides
         why_no_range = "" if recipe.trains else check_pixels.RANGE_OF_ENCODER
         warnings = distributed.broadcast_from_main(
             self.accelerator, lambda: check_pixels.check(checked, recipe.data, why_no_range)
@@ -89,11 +89,11 @@ class Session:
     def hold_run(self, signals: SignalHandler | None = None) -> Result | None:
         """Take the run's lock, and return the result if another process has finished the run.
 
-        A finished run is compared with the recipe, also by the fingerprints of its images.
+        The recipe and the images of a finished run must be the same as here.
 
         Args:
-            signals: The caller's handler of signals. If the folder is moved or removed later, the
-                lock calls its `request_stop`, so that the run stops as after a signal.
+            signals: Signal handler whose `request_stop` is called if the folder is moved or removed
+                later, so that the run stops as after a signal.
 
         Raises:
             UserError: Another process holds the lock, or has made a different run in the folder.
@@ -107,12 +107,11 @@ class Session:
 
 @contextmanager
 def session(run: Run) -> Iterator[Session]:
-    """Start the processes of a run, and end the run's resources with the body.
+    """Hold the processes and resources of a run during the body.
 
-    compute.precision=auto becomes the precision of the machine. If a process lags behind the others
-    for more than compute.patience seconds, all processes are ended. The accelerator's
-    `watch_loader` counts the batches of a data loader, so that a process that waits for its data is
-    noticed, too.
+    compute.precision=auto is replaced by the precision of the machine. If a process lags behind the
+    others for more than compute.patience seconds, all processes are ended. Data loaders should be
+    wrapped in the accelerator's `watch_loader`, so that waiting for data is noticed, too.
 
     Args:
         run: The run, or the recipe and folder for which `embed` writes features.
@@ -141,7 +140,7 @@ def session(run: Run) -> Iterator[Session]:
 
 
 def _file_error(error: OSError, recipe: Recipe, folder: Path) -> UserError:
-    """Return the error for a file that cannot be read or written, in a line.
+    """Return a one-line error for a file that cannot be read or written.
 
     Args:
         error: Error of the operating system.
@@ -151,5 +150,6 @@ def _file_error(error: OSError, recipe: Recipe, folder: Path) -> UserError:
     file = error.filename or folder
     reason = error.strerror or str(error)
     is_in_folder = Path(os.fsdecode(file)).resolve().is_relative_to(folder.resolve())
-    option = f"out={recipe.out}: " if is_in_folder else ""
-    return UserError(f"{option}{file}: {reason}")
+    if is_in_folder:
+        return UserError(f"out={recipe.out}: {file}: {reason}")
+    return UserError(f"{file}: {reason}")

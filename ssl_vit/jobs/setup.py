@@ -45,13 +45,13 @@ from ..training.loop import LoopSettings
 from ..training.state import State
 from . import resources, seen_images
 
-# Keys, and beginnings of keys, that may differ between the processes of a run. Keys that name
-# weights may differ too.
+# Keys, and prefixes of keys, that may differ between the processes of a run. Keys that name weights
+# may also differ
 MACHINE_KEYS = (
     *("out", "resume", "plugin", "data.name", "data.path", "hub."),
     *("compute.workers", "compute.threads"),
 )
-COMPARED_IMAGES = 256  # largest number of held-out images in a batch whose views are compared
+COMPARED_IMAGES = 256  # maximum size of a held-out batch whose images are compared with each other
 
 
 @dataclass
@@ -110,7 +110,7 @@ class TrainingJob:
         return self.run.recipe
 
     def loader(self) -> DataLoader:
-        """Return the batches of this process from the current step to the last step."""
+        """Return a loader of this process's batches from the current step to the last step."""
         recipe = self.recipe
         start, stop = self.state.step, recipe.optim.steps
         return loaders.training_loader(
@@ -120,7 +120,7 @@ class TrainingJob:
             recipe.seed,
             start,
             stop,
-            workers=self.workers if start < stop else 0,  # after the last step, none are started
+            workers=self.workers if start < stop else 0,  # no batches, so start no workers
             views=compared_views(recipe),
             decoded=self.decoded,
         )
@@ -131,7 +131,7 @@ def set_up(
 ) -> TrainingJob:
     """Build model, optimiser, strategy and evaluators, and open the run folder. Collective.
 
-    The order of the steps is fixed, because initial weights must be the first draw from the seed.
+    The order is fixed, because the initial weights must be the first draw from the seed.
 
     Args:
         run: Run to set up.
@@ -156,12 +156,12 @@ def set_up(
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     image_hashes = {f"images of {name}": text for name, text in facts["data"].items()}
-    free = (*MACHINE_KEYS, *recipe.sources())  # keys that may differ between processes
-    shared = {key: value for key, value in recipe.values().items() if not key.startswith(free)}
+    prefixes = (*MACHINE_KEYS, *recipe.sources())  # of keys that may differ between processes
+    shared = {key: value for key, value in recipe.values().items() if not key.startswith(prefixes)}
     distributed.check_same(accelerator, shared | image_hashes)
-    group = min(COMPARED_IMAGES, recipe.optim.batch)
+    most_compared = min(COMPARED_IMAGES, recipe.optim.batch)
     read = partial(read_batches, splits.validation, recipe.data, batch_layout, accelerator)
-    batches = read(recipe.eval.images, views=compared_views(recipe), most_in_batch=group)
+    batches = read(recipe.eval.images, views=compared_views(recipe), most_in_batch=most_compared)
     held_out = HeldOutEvaluator(batches, accelerator)
     facts["measured_on"] = split_images.count_measured_images(recipe, splits, held_out.images)
     classes = class_numbers.num_classes(splits, recipe.data, recipe.objective)
@@ -176,6 +176,7 @@ def set_up(
     facts |= _load_teachers(objective, run)
     objective.to(accelerator.device)
     state = _build_state(objective, recipe, splits, batch_layout, accelerator)
+    # Each machine has one process with the local index 0
     machines = accelerator.gather_parts([accelerator.local_process_index]).count(0)
     facts["sharding"] = state.strategy.facts() | {"machines": machines}
     distributed.on_main(accelerator, lambda: run.open(environment(facts)))
@@ -205,8 +206,8 @@ def set_up(
 def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
     """Check that the device batch suits the objective.
 
-    If an objective compares the images of a batch, a step must be a single pass. In several passes,
-    each image would be compared with fewer images, and the loss would be different.
+    If an objective compares the images of a batch, a step must be a single pass. With several
+    passes (gradient accumulation), each image would be compared with fewer images.
 
     Args:
         recipe: Recipe of the run.
@@ -217,11 +218,12 @@ def _check_passes(recipe: Recipe, batch_layout: BatchLayout) -> None:
             refuses the device batch.
     """
     recipe.declared.check_pass(recipe, batch_layout.device_batch)
-    # without views to compare, the loss treats each image alone
+    # Without compared views, the loss treats each image alone
     if not compared_views(recipe) or batch_layout.accumulation_steps == 1:
         return
-    needed, estimate = recipe.optim.batch // batch_layout.processes, ""
-    if recipe.compute.batch is None:  # the device batch is what fits into memory
+    needed = recipe.optim.batch // batch_layout.processes
+    estimate = ""
+    if recipe.compute.batch is None:  # then the device batch is the number that fits into memory
         fitting = batch_layout.device_batch
         estimate = f"Only about {fitting} of {needed} images fit into memory. "
     raise recipe.error(
@@ -267,7 +269,7 @@ def _build_state(
 
 
 def loop_settings(recipe: Recipe) -> LoopSettings:
-    """Return the values of a recipe that the training loop needs."""
+    """Return the recipe's values for the training loop."""
     return LoopSettings(
         steps=recipe.optim.steps,
         batch=recipe.optim.batch,
@@ -289,11 +291,12 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 
     Returns:
         The entries of environment.json about the weights: hashes of the files, and the cost of
-        training the weights. A run with a checkpoint has recorded these entries already. Its hashes
-        are computed again, so that `Run.open` can compare them and notice a file that has changed.
+        training the weights.
     """
     if not checkpoint.list_checkpoints(run.checkpoints):
         return weights.load_init(network, run.recipe.init_source)
+    # The run has recorded the entries already. Hash the files again, so that `Run.open` notices a
+    # file that has changed
     entries = initial_weights(run.folder)
     for source in run.recipe.sources().values():
         hashes = source.identity()  # empty if the files no longer exist
@@ -305,21 +308,19 @@ def _load_initial_weights(network: encoder.Backbone, run: Run) -> dict[str, Any]
 def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     """Load the weights of the objective's teachers, unless the run has a checkpoint.
 
-    A teacher is a trained network whose outputs the objective learns to predict. The recipe holds
-    its weights, such as distill.teacher, and its network, which is usually read from the weights.
+    A teacher is a trained network whose outputs the objective learns to predict.
 
     Args:
         objective: Objective of the run.
         run: Run with the recipe and the checkpoints.
 
     Returns:
-        What environment.json records about the weights: hashes by kind (`teacher`), and under
-        `before` the cost of all training that made the initial weights and the teachers. For a run
-        with a checkpoint, the mapping is empty, because `_load_initial_weights` returns the record
-        of the teachers, too.
+        The entries of environment.json about the teachers: hashes of the weights, and as `before`
+        the cost of training the initial weights and the teachers. Empty for a run with a
+        checkpoint, because `_load_initial_weights` returns the recorded entries.
 
     Raises:
-        UserError: The weights belong to a different network than the recipe says.
+        UserError: The weights belong to another network than the recipe describes.
     """
     facts: dict[str, Any] = {}
     if checkpoint.list_checkpoints(run.checkpoints):
@@ -327,16 +328,16 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     for key, network in objective.teachers().items():
         source = run.recipe.sources()[key]
         recipe_network = run.recipe.value(source.network_key)
-        # `network_values` has the options that the weights describe, perhaps not all options of the
-        # network. With them, the recipe's options must stay the same
+        # The weights may describe only some options of the network. These options must have the
+        # same values in the recipe
         if recipe_network | source.network_values() != recipe_network:
             raise UserError(
                 f"{source.network_key}: the weights {source.option} belong to another network than "
                 f"{source.network_key} describes. Leave out {source.network_key}."
             )
         facts["before"] = upstream_cost(run.recipe)
-        loaded = weights.load_weights(network, source)
-        facts[source.kind] = {"weights": loaded} | source.identity()
+        weights_hash = weights.load_weights(network, source)
+        facts[source.kind] = {"weights": weights_hash} | source.identity()
     return facts
 
 
@@ -346,14 +347,14 @@ def resume(job: TrainingJob) -> None:
     All processes must call this function, and must see the checkpoint that rank 0 has chosen.
 
     Raises:
-        UserError: All checkpoints are damaged, the checkpoint is another run's, a process does not
-            see the checkpoint, or the checkpoint of resume=RUN@STEP is unsuitable.
+        UserError: All checkpoints are damaged, the checkpoint belongs to another run, a process
+            does not see the checkpoint, or the checkpoint of resume=RUN@STEP is unsuitable.
     """
     distributed.on_main(job.accelerator, lambda: _copy_trunk_checkpoint(job))
     name = distributed.broadcast_from_main(job.accelerator, lambda: _newest_checkpoint(job))
     if name is not None:
         path = job.run.checkpoints / name
-        # an error if a process does not see the checkpoint, for example without a shared disk
+        # Raise an error if a process does not see the checkpoint, for example without a shared disk
         distributed.check_same(job.accelerator, {f"out= has {name}": path.exists()})
         _restore(job, path)
     job.trained_on.load(job.state.step)
@@ -369,44 +370,46 @@ def _copy_trunk_checkpoint(job: TrainingJob) -> None:
     The folder is then like the folder of a run that was stopped at this step. Nothing is copied if
     this run already has a checkpoint.
 
-    First, what environment.json records about the files of this run is compared with RUN's
-    environment.json. Then three files are copied: the record of trained images (TRAINED_ON), which
-    also has the images that RUN saw after the step, the results of probes on the baselines
-    (COMPARED) and the metrics. Last comes the state. It loses the record of the best evaluation,
-    because RUN's best weights are not copied, and says where this run began.
-
     Raises:
-        UserError: The checkpoint is damaged or belongs to a run other than RUN, or RUN had other
-            images, initial weights or another plugin.
+        UserError: The checkpoint is damaged or does not belong to RUN, or RUN had other images,
+            other initial weights or another plugin.
     """
     run, trunk = job.run, job.recipe.trunk
     if trunk is None or checkpoint.list_checkpoints(run.checkpoints):
         return
     path = checkpoint.folder(trunk.folder / run.checkpoints.name, trunk.step)
     if not checkpoint.is_intact(path):
-        text = f"the checkpoint {path} is damaged. Use another step in resume=RUN@STEP."
-        raise job.recipe.error("resume", text)
+        raise job.recipe.error(
+            "resume", f"the checkpoint {path} is damaged. Use another step in resume=RUN@STEP."
+        )
+    # Both runs must have the same images, initial weights and plugin
     facts = {kind: read_recorded(run.folder, kind) for kind in FACTS}
     check_facts(job.recipe, trunk.folder, facts)
     saved = checkpoint.load(path)
     if saved["recipe"] != read_record(trunk.folder / "environment.json", RunEnvironment).recipe:
-        text = f"the checkpoint {path} belongs to another run. Use another step in resume=RUN@STEP."
-        raise job.recipe.error("resume", text)
+        raise job.recipe.error(
+            "resume",
+            f"the checkpoint {path} belongs to another run. Use another step in resume=RUN@STEP.",
+        )
+    # TRAINED_ON (hashes of training images) also has the images that RUN saw after the step.
+    # COMPARED has the results of probes on the baselines
     for name in (TRAINED_ON, COMPARED, run.metrics.name):
         file = trunk.folder / name
         if file.exists():
             write_atomically(run.folder / name, file.read_bytes())
     start = {"run": trunk.folder.name}
     start |= {key: saved[key] for key in ("step", "seconds", "device_seconds")}
+    # The best evaluation of RUN is dropped, because the checkpoint with its weights is not copied
     saved |= {"recipe": recipe_hash(job.recipe), "best": None, "trunk": start}
+    # The checkpoint comes last, so that an interrupted copy is repeated
     checkpoint.save(run.checkpoints, trunk.step, saved, job.recipe.checkpoint.keep)
     run.write_log(f"begins at step {trunk.step} of {trunk.folder}")
 
 
 def _newest_checkpoint(job: TrainingJob) -> str | None:
-    """Return the name of the newest intact checkpoint, and warn about damaged checkpoints.
+    """Return the name of the newest intact checkpoint, or None if there are no checkpoints.
 
-    Return None if there is no checkpoint.
+    A warning is given for each newer checkpoint that is damaged.
 
     Raises:
         UserError: All checkpoints are damaged.
@@ -428,12 +431,12 @@ def _restore(job: TrainingJob, path: Path) -> None:
     """Load the state of training from an intact checkpoint.
 
     Args:
-        job: Run with the state, changed in place.
+        job: Training job, whose state is changed in place.
         path: Folder of the checkpoint.
 
     Raises:
-        UserError: The checkpoint is another run's or holds no training state of this model, or the
-            run was continued from another run, or from another step, than resume= says.
+        UserError: The checkpoint belongs to another run or holds no training state of this model,
+            or resume= names another run or step than the one that this run began with.
     """
     try:
         saved = checkpoint.load(path)
@@ -445,7 +448,7 @@ def _restore(job: TrainingJob, path: Path) -> None:
         check_start(job.recipe, job.state.trunk)
     except UserError:
         raise
-    except Exception as error:  # torch, pickle and parts of the state raise many types of errors
+    except Exception as error:  # torch, pickle and the parts of the state raise many error types
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise UserError(
             f"name={job.recipe.name}: {path} holds no training state of this run ({reason}). "

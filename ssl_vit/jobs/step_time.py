@@ -21,10 +21,10 @@ from . import resources, setup
 from .session import session
 from .setup import TrainingJob
 
-WARM = 5  # first steps, which are not counted
-LEAST_STEPS = 15  # least number of measured steps
-LEAST_SECONDS = 10.0  # least duration of the measurement in seconds
-MOST_STEPS = 1000  # largest number of steps, even if these take less than LEAST_SECONDS
+WARM = 5  # number of first steps that are not counted
+LEAST_STEPS = 15  # minimum number of measured steps
+LEAST_SECONDS = 10.0  # minimum duration of the measurement in seconds
+MOST_STEPS = 1000  # maximum number of steps, even if these take less than LEAST_SECONDS
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class StepTime:
 
 @hold_process("--probe")
 def measure(recipe: Recipe) -> StepTime:
-    """Measure the first steps of a run, with the recipe's images and optimiser.
+    """Measure the duration of the first steps of a run.
 
-    The steps run in a temporary folder. The host waits for the device after each step, as a run
-    does at logging steps. Nothing is evaluated or saved.
+    The steps run in a temporary folder, with the recipe's images and optimiser. The host waits for
+    the device after each step, as a run does at logging steps. Nothing is evaluated or saved.
 
     Raises:
         UserError: The recipe is an evaluation, which has no steps, or a run of the recipe would
@@ -82,14 +82,14 @@ def measure(recipe: Recipe) -> StepTime:
             accelerator = current.accelerator
             splits = current.load_splits(test=False)
             job = setup.set_up(run, accelerator, splits)
-            took = _time_steps(job)
-            timed = took[min(WARM, len(took) - 1) :]
+            all_seconds = _time_steps(job)
+            seconds = all_seconds[min(WARM, len(all_seconds) - 1) :]
             on_gpu = accelerator.device.type == "cuda"
             return StepTime(
-                seconds=statistics.median(timed),
-                least=min(timed),
-                most=max(timed),
-                steps=len(timed),
+                seconds=statistics.median(seconds),
+                least=min(seconds),
+                most=max(seconds),
+                steps=len(seconds),
                 device=torch.cuda.get_device_name() if on_gpu else "cpu",
                 threads=torch.get_num_threads(),
                 precision=recipe.compute.precision,
@@ -102,21 +102,22 @@ def _time_steps(job: TrainingJob) -> list[float]:
     """Return the seconds of each of the first steps, including the wait for data.
 
     Steps are run until enough are measured, but at most MOST_STEPS. The result includes the first
-    WARM steps, which the caller leaves out. The learning rate follows the schedule of the whole
-    run, which was built before the number of steps is reduced here.
+    WARM steps, which should not be counted.
     """
     recipe = job.recipe
     job.decoded = resources.resident_images(recipe, job.splits.train, step=0)
+    # The learning rate keeps the schedule of the whole run, which was built before
     recipe.optim.steps = min(MOST_STEPS, recipe.optim.steps)
     times: list[float] = []  # when each step began, and when the last step ended
 
-    # The training loop calls `is_settled` before each step, so it also records the times
-    def is_settled(step: int) -> bool:
+    # The training loop calls this function before each step, so the function also records the time
+    def is_measured(step: int) -> bool:
         times.append(time.perf_counter())
         return step >= WARM + LEAST_STEPS and times[-1] - times[WARM] >= LEAST_SECONDS
 
     with InterruptibleLoader(job.loader()) as batches:
-        loop.train(job.state, batches, setup.loop_settings(recipe), stop=is_settled)
+        loop.train(job.state, batches, setup.loop_settings(recipe), stop=is_measured)
+    # After the last step of the recipe, the loop does not call the function again
     if job.state.step == recipe.optim.steps:
         times.append(time.perf_counter())
     return [after - before for before, after in itertools.pairwise(times)]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..callbacks import Callback, Row
 from ..data import loaders
+from ..data.batching import Batch
 from ..data.workers import Interrupted, InterruptibleLoader
 from ..evaluation.split_images import held_out_split
 from ..hub import background
@@ -35,8 +36,8 @@ from . import session as sessions
 from .banner import print_banner
 from .setup import TrainingJob, loop_settings, resume, set_up
 
-PAGE_INTERVAL = 60.0  # least number of seconds between two pages
-BASELINE_IMAGES = 2048  # number of training images that baselines are fitted on
+PAGE_INTERVAL = 60.0  # minimum number of seconds between two updates of the page
+BASELINE_IMAGES = 2048  # number of training images to which baselines are fitted
 
 
 def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result | None:
@@ -47,8 +48,8 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
         signals: An active handler, if the caller has one.
 
     Returns:
-        The content of result.json. Processes other than rank 0 get None, unless another process had
-        finished the run before.
+        The content of result.json. None on processes other than rank 0, unless the run had been
+        finished before.
 
     Raises:
         UserError: The images, the folder or the machine do not suit the recipe.
@@ -94,19 +95,15 @@ def train(run: Run, signals: preemption.SignalHandler | None = None) -> Result |
 def _measure_baselines(job: TrainingJob) -> None:
     """Fit and measure the baselines of the objective, and probe the loaded initial weights.
 
-    A baseline is a trivial prediction, such as the mean of the training images. At step 0, the
-    baselines are fitted to BASELINE_IMAGES training images; later, the checkpoint holds the fitted
-    baselines. They are measured on the held-out images, unless there is only one.
-
-    Initial weights of `init=` are probed here, before the first step changes them. Without loaded
-    weights, the first evaluation probes the untrained weights, as the baseline of later probes.
+    A baseline is a trivial prediction, such as the mean of the training images. Baselines are
+    measured on the held-out images, unless there is only one.
 
     Raises:
         UserError: The baselines of a plugin are invalid.
     """
-    # the objective or, if its weights are divided among processes, a copy with all weights
+    # full_weights() yields the objective, or a gathered copy if the weights are sharded
     with job.state.strategy.full_weights() as objective, torch.no_grad():
-        if job.state.step == 0:
+        if job.state.step == 0:  # later, the checkpoint holds the fitted baselines
             _fit_baselines(job, objective)
         if job.held_out.images > 1:
             baselines = job.held_out.measure_baselines(objective)
@@ -118,9 +115,10 @@ def _measure_baselines(job: TrainingJob) -> None:
                             f"baseline {metric.name} was not measured, because baselines() "
                             "returned no (sum, count) for it, or a count of 0"
                         )
+    # Probe the weights of `init=` before the first step changes them, for comparison with later
+    # probes. Untrained weights are probed by the first evaluation instead
     if job.online and not job.recipe.init_source.is_scratch:
         with job.state.evaluation_model() as model:
-            # stores the accuracies of the encoder that is exported, for later comparison
             job.online.compare(model.eval().exported, job.state.step)
             model.train()
 
@@ -130,14 +128,13 @@ def _fit_baselines(job: TrainingJob, objective: Objective) -> None:
 
     Args:
         job: Training job, whose objective receives the fitted baselines.
-        objective: The job's objective or, if its weights are divided among processes, a copy with
-            all weights.
+        objective: The job's objective, or a gathered copy if the weights are sharded.
     """
     recipe, device = job.recipe, job.accelerator.device
     batches = loaders.first_batches(job.splits.train, recipe.data, recipe.seed, BASELINE_IMAGES)
     objective.fit_baselines(loop.to_device(batch, device) for batch in batches)
     if objective is not job.objective:
-        # the fitted baselines are buffers of the copy
+        # Fitted baselines are buffers. Copy them from the gathered copy to the job's objective
         for buffer, fitted in zip(job.objective.buffers(), objective.buffers(), strict=True):
             buffer.copy_(fitted)
 
@@ -145,9 +142,8 @@ def _fit_baselines(job: TrainingJob, objective: Objective) -> None:
 def _try_plugin(job: TrainingJob) -> None:
     """Compute a plugin's loss and figure before the first step, so that mistakes show early.
 
-    Warn if the loss pools the encoder's tokens in another way than the probes and the export
-    (`pool`: "token" for the class token, "avg" for the mean), or if no weight of the encoder is
-    trained. The state of random numbers is restored afterwards.
+    Warn if the loss pools the encoder's tokens in another way than the probes and the export, or if
+    no weight of the encoder is trained. The state of the random generators is restored.
 
     Raises:
         UserError: The plugin's output or pictures are invalid.
@@ -155,22 +151,20 @@ def _try_plugin(job: TrainingJob) -> None:
     recipe, accelerator = job.recipe, job.accelerator
     cast = loop.autocast(recipe.compute.precision, accelerator)
     with torch.no_grad(), cast, torch.random.fork_rng(), job.state.evaluation_model() as model:
-        model.start_step(0.0)  # in training, start_step also comes before forward
-        # to return the metrics' names, `names` computes the loss of a batch and checks it.
-        # `predictions` computes the figure
+        model.start_step(0.0)  # training also calls start_step before forward
+        # `names` computes and checks the loss of a batch, and `predictions` computes the figure
         pools = _record_pools(model.encoder, lambda: job.held_out.names(model.eval()))
         predictions(model, loop.to_device(job.held_out.example, accelerator.device))
         model.train()
     if not accelerator.is_main_process:
         return
-    # `recipe.declared` is the declaration of the objective, here of the plugin's
-    declares_no_pool = is_from_plugin(type(recipe.declared)) and not recipe.declared.sets_pool
-    if pools and recipe.pool not in pools:
-        job.run.warn(
-            f"the loss uses encoder.feature with pool={', '.join(pools)}. "
-            f"The probes and the export use pool={recipe.pool}"
-        )
-    if not pools and declares_no_pool:
+    if pools:
+        if recipe.pool not in pools:
+            job.run.warn(
+                f"the loss uses encoder.feature with pool={', '.join(pools)}. "
+                f"The probes and the export use pool={recipe.pool}"
+            )
+    elif is_from_plugin(type(recipe.declared)) and not recipe.declared.sets_pool:
         job.run.warn(
             "the loss does not use encoder.feature, and the plugin declares no pool. "
             f"The probes and the export use pool={recipe.pool}"
@@ -180,21 +174,19 @@ def _try_plugin(job: TrainingJob) -> None:
 
 
 def _record_pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
-    """Run a forward pass, and return how it pools the encoder's tokens.
-
-    `encoder.feature` calls the method `pooled`, which is replaced during the pass by a function
-    that records its argument `pool`.
+    """Run a forward pass, and return how the encoder's tokens were pooled.
 
     Args:
         encoder: Encoder that `forward` uses.
         forward: Function that runs a forward pass.
 
     Returns:
-        The recorded values of `pool`, "token" and "avg". Empty if the pass does not call
-        `encoder.feature`.
+        The pooling of each call of `encoder.feature`: "token" (class token) or "avg" (mean). Empty
+        without such calls.
     """
     pools: set[str] = set()
 
+    # `encoder.feature` calls the method `pooled`, so replace `pooled` during the pass
     def recording_pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
         pools.add(pool)
         return type(encoder).pooled(encoder, h_BTD, pool, layer)
@@ -222,13 +214,14 @@ def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watc
     if accelerator.is_main_process and job.collapse:
         callbacks.add(CollapseAlarm(job.recipe.optim.warmup, run.rows(), callbacks.warn))
     _record_first_features(job, callbacks)
-    held_out = [*job.held_out.batches, *(job.collapse.batches if job.collapse else ())]
-    # dict.fromkeys drops repetitions and keeps the order
-    for name in dict.fromkeys(name for batch in held_out for name in batch.unreadable):
+    held_out_batches = [*job.held_out.batches]
+    if job.collapse:
+        held_out_batches += job.collapse.batches
+    for name in _unreadable_images(held_out_batches):
         callbacks.warn(f"a held-out image is left out: {name}")
-    probed = (*job.online.train, *job.online.held_out) if job.online else ()
-    for name in dict.fromkeys(name for batch in probed for name in batch.unreadable):
-        callbacks.warn(f"an image is left out of the probes: {name}")
+    if job.online:
+        for name in _unreadable_images([*job.online.train, *job.online.held_out]):
+            callbacks.warn(f"an image is left out of the probes: {name}")
     saver = checkpoint.Saver(run.checkpoints, job.recipe.checkpoint, run.write_log, callbacks.warn)
     best = best_checkpoint.BestSoFar(job, saver)
     first_step = saved_step = state.step
@@ -273,12 +266,19 @@ def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watc
         callbacks.close()
 
 
+def _unreadable_images(batches: list[Batch]) -> list[str]:
+    """Return the names of images that could not be read, each once and in order."""
+    names = [name for batch in batches for name in batch.unreadable]
+    return list(dict.fromkeys(names))
+
+
 def _save(
     job: TrainingJob, saver: checkpoint.Saver, state: dict[str, Any], callbacks: loop.Callbacks
 ) -> None:
     """Write the record of trained images, then a checkpoint, on rank 0.
 
-    In this order, a run that is killed in between has too many images in the record, not too few.
+    The record comes first: if the run is killed in between, the record has too many images rather
+    than too few.
 
     Args:
         job: Run that trains.
@@ -331,15 +331,16 @@ def _record_first_features(job: TrainingJob, callbacks: loop.Callbacks) -> None:
     if job.collapse is None or job.state.step:
         return
     settings = loop_settings(job.recipe)
-    # `job.collapse` computes the measures. The row is empty: the step has no other metrics yet
+    # Pass an empty row, because step 0 has no other metrics
     metrics = loop.evaluate(job.collapse, job.state, {}, settings, callbacks)
-    # A run that was stopped before its first checkpoint has this row already
+    # A run that was stopped before its first checkpoint already has the row
     has_row = any(row["step"] == 0 for row in job.run.rows())
     if not has_row:
         callbacks.notify(methodcaller("on_row", {"step": 0} | metrics))
 
 
 def _evaluators(job: TrainingJob) -> list[Scheduled]:
+    """Return the evaluators of the run, with the steps between two calls."""
     recipe = job.recipe
     evaluators = [Scheduled(job.held_out, recipe.eval.every)]
     if job.online:
@@ -356,6 +357,9 @@ def _evaluators(job: TrainingJob) -> list[Scheduled]:
 
 def _nonfinite_policy(job: TrainingJob, callbacks: loop.Callbacks) -> nonfinite.NonFinitePolicy:
     recipe = job.recipe
+    loss_name = "the loss"
+    if recipe.plugin:
+        loss_name = f"the loss of {describe_plugin_class(job.objective)}"
 
     def samples_of(step: int) -> list[int]:
         return loaders.step_indices(step, job.images, recipe.optim.batch, recipe.seed).tolist()
@@ -366,12 +370,12 @@ def _nonfinite_policy(job: TrainingJob, callbacks: loop.Callbacks) -> nonfinite.
         samples_of,
         callbacks.warn,
         job.accelerator.is_main_process,
-        f"the loss of {describe_plugin_class(job.objective)}" if recipe.plugin else "the loss",
+        loss_name,
     )
 
 
 class _PageWriter(Callback):
-    """Callback that writes the run's page after evaluations, at most every PAGE_INTERVAL."""
+    """Callback that updates the run's page after evaluations, at least PAGE_INTERVAL s apart."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -387,6 +391,7 @@ class _PageWriter(Callback):
 
 
 def _callbacks(job: TrainingJob) -> list[Callback]:
+    """Return the callbacks of rank 0: metrics, trackers, progress, page and upload."""
     callbacks: list[Callback] = [MetricsLog(job.run)]
     if job.trackers:
         callbacks.append(job.trackers)

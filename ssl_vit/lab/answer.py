@@ -19,7 +19,7 @@ from .study.worth.content import MOST_SEEDS
 from .verdict import Verdict
 
 COMMONEST = "majority_top1"  # the accuracy of always naming the commonest class
-RELEASED_PAIRS = 2  # number of comparisons from which the comparison with the better arm is chosen
+RELEASED_PAIRS = 2  # both arms count, although only the better is compared with the released one
 FROZEN, FROZEN_MEASURE = "frozen", "knn"  # run and measure of the frozen encoders
 MEASURED = (
     "Fine-tuned from {objective}, {network} reaches {objective_top1:.1f}% top-1 on the test images,"
@@ -69,10 +69,11 @@ class Answer(NamedTuple):
 
 
 def answer(results: Results, verdict: Verdict) -> Answer | None:
-    """Return the answer of a study that asks whether pre-training helps, or None.
+    """Answer whether pre-training helps, if the study asks this.
 
-    Other studies have no answer. The study itself has none until a seed of both arms has finished.
+    The result is None for other studies, and until both arms have finished for a common seed.
     """
+    # texts that study/worth has stored for the answer, such as the network and the options
     facts: Mapping[str, str] = results.plan.report.get("question", {})
     if not facts or verdict.measure is None or not verdict.primary.differences:
         return None
@@ -81,7 +82,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
     rows = verdict.rows
     paired = pair_rows(rows, "arm", primary.comparison)
     objective_mean, baseline_mean = float(paired["value_a"].mean()), float(paired["value_b"].mean())
-    commonest, images = _commonest(results), int(rows["n"].min())
+    commonest_accuracy = _commonest(results)
+    num_images = int(rows["n"].min())
     measured = MEASURED.format(
         **facts,
         objective_top1=100 * objective_mean,
@@ -89,66 +91,71 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
         difference=_interval(primary, verdict.primary.size),
     )
     better = objective if objective_mean >= baseline_mean else baseline
-    released = _released_difference(better, results, verdict)
-    if released:
+    released_difference = _released_difference(better, results, verdict)
+    if released_difference:
         sentence = RELEASED_MEASURED.format(
             released=facts["released"],
             accuracy=100 * rows[rows["arm"] == RELEASED]["value"].mean(),
             better=better,
-            difference=_interval(released, RELEASED_PAIRS * results.ends),
+            difference=_interval(released_difference, RELEASED_PAIRS * results.ends),
         )
         measured = f"{measured} {sentence}"
-    learned = any(
-        stats.wilson_interval(mean, images).low > commonest
+    is_above_commonest = any(
+        stats.wilson_interval(mean, num_images).low > commonest_accuracy
         for mean in (objective_mean, baseline_mean)
     )
-    # with the same name, more hours would change the number of seeds only
+    # a new name, because in the same folder more hours would only add seeds
     longer = _study_command(results, facts, factor=2, name=f"{results.folder.name}-longer")
     if not verdict.primary.final:
-        first = PROVISIONAL
+        conclusion = PROVISIONAL
         command = _study_command(results, facts)
-        step = (
+        next_step = (
             "Wait until all planned seeds have finished. If the study is not running, continue:"
             f" {command}"
         )
-    elif not learned:
-        first = NOTHING.format(a=objective, b=baseline, commonest=100 * commonest)
-        step = f"Check that the labels fit the images, then train longer: {longer}"
+    elif not is_above_commonest:
+        conclusion = NOTHING.format(a=objective, b=baseline, commonest=100 * commonest_accuracy)
+        next_step = f"Check that the labels fit the images, then train longer: {longer}"
     elif not primary.claimed:
-        first = UNDECIDED
+        conclusion = UNDECIDED
         continued = f"To train longer: {longer}"
         if primary.n < MOST_SEEDS:
             command = _study_command(results, facts, _estimate_hours_of_eight_seeds(results))
             continued = f"To add seeds to this study, with more hours: {command}"
         # a continued study has one more end, at which it could claim a difference
-        family = verdict.primary.num_comparisons * (results.ends + 1)
-        step = f"{_more_seeds(primary, images, family)} {continued}"
+        num_comparisons = verdict.primary.num_comparisons * (results.ends + 1)
+        next_step = f"{_more_seeds(primary, num_images, num_comparisons)} {continued}"
     elif primary.mean > 0:
-        first, step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
+        conclusion, next_step = HELPED, f"Pre-train: {_command('pretrain', facts['pretrain'])}"
     else:
-        first = DID_NOT_HELP
-        step = LEARNED[_encoder_learned(results, objective)].format(
+        conclusion = DID_NOT_HELP
+        next_step = LEARNED[_encoder_learned(results, objective)].format(
             epochs=facts["epochs"], tuned=_tuned(results, baseline), longer=longer
         )
-    if verdict.primary.final and released and released.claimed and released.mean > 0:
-        step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
+    if (
+        verdict.primary.final
+        and released_difference
+        and released_difference.claimed
+        and released_difference.mean > 0
+    ):
+        next_step = f"Fine-tune the released encoder: {_tuned(results, RELEASED)}"
     ledger = hours.read(results.folder)
     hours_used = f", {ledger.used:.2g} of {ledger.hours:g} hours used" if ledger else ""
     num_seeds = format_count(len(paired), "seeds")
     length = LENGTH.format(**facts, num_seeds=num_seeds, hours_used=hours_used)
-    lines = [f"{first} {measured}", length, *_describe_limits_of_tuning(results)]
+    lines = [f"{conclusion} {measured}", length, *_describe_limits_of_tuning(results)]
     if not facts["init"] and not facts.get("released"):
         lines.append(
             "A released encoder was not compared. To compare one, repeat the study with"
             f" {RELEASED}={EXAMPLE} and another name=."
         )
-    return Answer(tuple(lines), step)
+    return Answer(tuple(lines), next_step)
 
 
 def _describe_limits_of_tuning(results: Results) -> Iterator[str]:
-    """Yield a sentence for each arm whose best value is the lowest or highest of several.
+    """Yield a sentence for each best hyperparameter that is the lowest or highest tried value.
 
-    With two tried values, the best is always one of the two ends, which says nothing.
+    With only two tried values there is no sentence, because the best value is always an end.
     """
     tasks = results.plan.by_name
     finished = [tasks[name] for name in tasks if name in results.finished]
@@ -168,13 +175,13 @@ def _describe_limits_of_tuning(results: Results) -> Iterator[str]:
 
 
 def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
-    """Return the released encoder's difference from the better arm, or None without results.
+    """Compare the released encoder with the better of the study's two arms.
 
-    The better of the study's two arms is chosen by these same results. To allow for this choice,
-    the interval is as wide as if the released encoder were compared with both arms, so that both
-    comparisons share an error of 5%. The study's own comparison has another error of 5%. If the
-    study was changed after results were known, the error is also divided by its number of planned
-    ends (`results.ends`).
+    The result is None if the released encoder has no results. The better arm was chosen by the same
+    results. To allow for this choice, the interval is as wide as if the released encoder were
+    compared with both arms, so the two comparisons share an error of 5%. The study's own comparison
+    has a separate error of 5%. If the study was changed after results were known, the error is also
+    divided by the number of planned ends (`results.ends`).
 
     Args:
         better: Name of the arm that is better on average, such as `mae`.
@@ -186,7 +193,7 @@ def _released_difference(better: str, results: Results, verdict: Verdict) -> Dif
     comparison = Comparison(RELEASED, better)
     paired = pair_rows(verdict.rows, "arm", comparison)
     tasks = {*paired["folder_a"], *paired["folder_b"]}
-    # whether each image was predicted correctly is stored for top-1 only
+    # runs store whether each image was predicted correctly, but only for top-1
     outcomes = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
     family = RELEASED_PAIRS * results.ends
     return measure_difference(comparison, paired, family, measure.scale, outcomes)
@@ -208,7 +215,10 @@ def _interval(difference: Difference, family: int) -> str:
 
 
 def _commonest(results: Results) -> float:
-    """Return the accuracy of always naming the commonest class of the test images, or 0.0."""
+    """Return the accuracy of always naming the commonest class of the test images.
+
+    The result is 0.0 if no run has measured this accuracy.
+    """
     rule = results.plan.rule
     rows = results.rows(rule.test if rule else None, COMMONEST, "test")
     return float(rows["value"].mean()) if len(rows) else 0.0
@@ -217,14 +227,14 @@ def _commonest(results: Results) -> float:
 def _encoder_learned(results: Results, objective: str) -> bool | None:
     """Return whether the frozen encoder has a higher k-NN accuracy than untrained weights.
 
-    The interval of the difference over seeds decides.
+    The interval of the difference over seeds must lie above zero.
 
     Args:
         results: Results of the study.
         objective: Name of the pre-trained arm.
 
     Returns:
-        Whether the interval lies above zero, or None if fewer than two seeds were measured.
+        Whether the accuracy is higher, or None if fewer than two seeds were measured.
     """
     # the run `frozen` measures the trained encoder and the same network with untrained weights
     trained_rows = results.rows(run=FROZEN, metric=FROZEN_MEASURE)
@@ -241,13 +251,13 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
 
 
 def _more_seeds(difference: Difference, images: int, family: int) -> str:
-    """Say how narrow the interval would become with eight seeds, and whether this would decide.
+    """Say how narrow the interval would be with eight seeds, and whether eight seeds would decide.
 
     The half width of the interval has two independent parts, whose squares add up. More seeds
-    narrow the part that is due to the seeds, and more test images narrow the other part.
+    narrow the first part, and more test images narrow the second part.
 
-    If the study already has eight seeds or has only one, or if all seeds have the same difference,
-    nothing can be said about more seeds. The sentence then gives general advice.
+    The sentence gives only general advice if the study already has eight seeds, has a single seed,
+    or has the same difference for all seeds.
 
     Args:
         difference: Measured difference, in points.
@@ -256,32 +266,32 @@ def _more_seeds(difference: Difference, images: int, family: int) -> str:
     """
     if difference.n >= MOST_SEEDS or not difference.sd:
         return "More test images or longer training could show a difference."
-    by_seeds = stats.t_half_width(MOST_SEEDS, family) * difference.sd
-    by_images = at_least = 0.0
+    seeds_half_width = stats.t_half_width(MOST_SEEDS, family) * difference.sd
+    images_half_width = least_half_width = 0.0
     if difference.image_errors:
-        # in points, at the level of the intervals
-        factor = 100 * NormalDist().inv_cdf(1 - 0.05 / family / 2)
-        by_images = factor * difference.image_errors.with_seeds(MOST_SEEDS)
-        at_least = factor * difference.image_errors.shared
-    half_width = math.hypot(by_images, by_seeds)
+        # converts a standard error to half the width of the interval in points
+        points_per_error = 100 * NormalDist().inv_cdf(1 - 0.05 / family / 2)
+        images_half_width = points_per_error * difference.image_errors.with_seeds(MOST_SEEDS)
+        least_half_width = points_per_error * difference.image_errors.shared
+    half_width = math.hypot(images_half_width, seeds_half_width)
     sentences = [
         f"With {MOST_SEEDS} seeds the interval would reach about {half_width:.1f} points to each"
         " side."
     ]
-    if at_least:
+    if least_half_width:
         sentences.append(
-            f"With any number of seeds it would reach at least {at_least:.1f} points, because of"
-            f" the {images:,} test images."
+            f"With any number of seeds it would reach at least {least_half_width:.1f} points,"
+            f" because of the {images:,} test images."
         )
-    size = abs(difference.mean)
-    if half_width >= size:
+    measured_size = abs(difference.mean)
+    if half_width >= measured_size:
         sentences.append(
-            f"The measured difference is only {size:.1f} points, so {MOST_SEEDS} seeds would"
-            " probably not decide."
+            f"The measured difference is only {measured_size:.1f} points, so {MOST_SEEDS} seeds"
+            " would probably not decide."
         )
-        if at_least and by_seeds < size:
+        if least_half_width and seeds_half_width < measured_size:
             # the part due to the images shrinks with the root of their number
-            needed = images * by_images**2 / (size**2 - by_seeds**2)
+            needed = images * images_half_width**2 / (measured_size**2 - seeds_half_width**2)
             sentences.append(
                 f"To decide a difference of this size, {MOST_SEEDS} seeds need at least about"
                 f" {_round_up_to_two_digits(needed):,} test images."
@@ -290,15 +300,14 @@ def _more_seeds(difference: Difference, images: int, family: int) -> str:
 
 
 def _estimate_hours_of_eight_seeds(results: Results) -> float:
-    """Estimate the hours that eight seeds need from the time of the finished seeds.
+    """Estimate the hours that eight seeds need, from the time that the finished seeds took.
 
-    The result is the time used so far, plus the time of the missing seeds, each of which takes as
-    long as a finished seed. A seed has finished when the fine-tunings of all its arms have
-    finished.
+    The estimate is the time used so far plus the time of the missing seeds. A missing seed takes as
+    long as a finished seed. A seed has finished when the fine-tunings of all arms have finished.
 
     Returns:
-        Hours, rounded up to a tenth and at least 5% more than the study's limit of hours. Three
-            cases have another result:
+        Hours, rounded up to a tenth, and at least 5% more than the study's limit of hours. There
+            are three exceptions:
             - Without hours.json, the used time is unknown: 1.0.
             - No seed has finished, so the time of a seed is unknown: twice the limit.
             - Eight seeds have finished already: twice the limit.
@@ -346,11 +355,11 @@ def _study_command(
 
     Args:
         results: Results of the study.
-        facts: Facts of the study. `facts["study"]` has the options of the command, one per line.
-        new_hours: Value of `hours=` in the command. If it is 0, the command has the study's limit
-            of hours times `factor` or, for a study without hours.json, `factor` hours.
-        factor: Factor for the study's limit of hours. Not used with `new_hours`.
-        name: Name of another folder. If empty, the command continues the study.
+        facts: Stored texts. `facts["study"]` has the options of the command, one per line.
+        new_hours: Value of `hours=` in the command. With 0, the value is the study's limit of hours
+            times `factor`, or just `factor` for a study without hours.json.
+        factor: Factor for the study's limit of hours, if `new_hours` is 0.
+        name: Name of the longer study. If empty, the command continues the study.
     """
     if not new_hours:
         ledger = hours.read(results.folder)
@@ -362,14 +371,14 @@ def _study_command(
 
 
 def _tuned(results: Results, arm: str) -> str:
-    """Return the command that fine-tunes an arm with the chosen settings."""
+    """Return the command that fine-tunes an arm with its best hyperparameters."""
     tasks = results.plan.by_name
     task = next(task for task in tasks.values() if task.run == "final" and task.at["arm"] == arm)
     options, _ = launch.planned_options(task, tasks, results.folder)
-    shared = {key: options[key] for key in options if key not in ("seed", "out", "name")}
-    return typed_command("finetune", *write_all(shared))
+    kept_options = {key: options[key] for key in options if key not in ("seed", "out", "name")}
+    return typed_command("finetune", *write_all(kept_options))
 
 
 def _command(tool: str, words: str) -> str:
-    """Return the command line of a tool from options that are separated by line breaks."""
+    """Return the command line of a tool. `words` has the options, one per line."""
     return typed_command(tool, *words.split("\n"))

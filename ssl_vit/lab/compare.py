@@ -1,4 +1,7 @@
-"""Compare two names of an axis in pairs over seeds, at a place or along an axis of numbers.
+"""Compare two arms of a study, such as `mae` and `scratch`, in pairs with the same seed.
+
+The arms are names on one axis of the study. A place fixes one name on every other axis, such as
+labels=1%. Arms are compared at a place, or along an axis whose names are numbers.
 
 Each difference is between two runs with the same seed, images and labels. Seeds that continue from
 a common run are not independent, so their mean counts once. Along an axis of numbers, the values of
@@ -26,11 +29,11 @@ if TYPE_CHECKING:
 
 FEWEST = 3  # fewest independent seeds of a claim
 POWER = 0.8
-ROUNDING = 1e-9  # relative to a difference: an interval of smaller width is only rounding
-EXACT = 1e-12  # a smaller difference of values along an axis is only rounding
-UNEQUAL = 1.1  # ratio of compute from which two names count as different in compute
+ROUNDING = 1e-9  # an interval narrower than this share of the difference is only rounding
+EXACT = 1e-12  # a smaller difference between two curves is only rounding
+UNEQUAL = 1.1  # ratio of compute from which the compute of two arms counts as different
 POINTS = 2001  # grid points in the search for an interval: steps of 0.2% over two decades
-Place = tuple[tuple[str, str], ...]  # (axis, name), ...
+Place = tuple[tuple[str, str], ...]  # such as (("labels", "1%"), ("data", "cifar10"))
 
 
 class PredictionOutcomes(NamedTuple):
@@ -46,7 +49,7 @@ class PredictionOutcomes(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Comparison of two names of an axis, `a` minus `b`, at a place of all further axes."""
+    """Comparison of two arms, `a` minus `b`, at one name on each other axis."""
 
     a: str
     b: str
@@ -54,7 +57,7 @@ class Comparison(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Place as text for readers, such as " at 1%", or an empty text."""
+        """Text such as " at 1%", with a leading blank. Empty if there are no other axes."""
         return f" at {', '.join(name for _, name in self.at)}" if self.at else ""
 
     def __str__(self) -> str:
@@ -69,7 +72,7 @@ class Rule:
         test: Run that is measured.
         axis: Axis whose names are compared, or None for a study without axes.
         arms: Compared names of the axis.
-        places: Places of the other axes, each as `((axis, name), ...)`.
+        places: Combinations of names on the other axes, each as `((axis, name), ...)`.
         asked: Comparisons of the study.
         measure: Measure that decides, or None for the first measure of the test run.
     """
@@ -93,24 +96,24 @@ def list_comparisons(
     pairs: Sequence[tuple[str, str]] = (),
     baseline: str | None = None,
 ) -> tuple[Comparison, ...]:
-    """Return the comparisons of a study: the same pairs of arms at every place.
+    """List the comparisons of a study: the same pairs of arms at every place.
 
-    A place is a name on each of the other axes, such as "1%" of the labels.
+    A place fixes one name on every axis but the arms, for example labels=1%.
 
     Args:
-        arms: The arms, which are the compared names, such as `mae` and `scratch`.
-        places: Places of the other axes. Empty if the study has no other axes.
-        pairs: Pairs of arms. If empty, each arm except the baseline is compared with the baseline.
-        baseline: Arm that is the baseline. Without pairs and baseline, all pairs are compared.
+        arms: Names of the arms, such as `mae` and `scratch`.
+        places: Places to compare at. Empty if the study has no other axes.
+        pairs: Pairs of arms. If empty, all arms but the baseline are compared with the baseline.
+        baseline: Name of the baseline arm. Without pairs and baseline, all pairs are compared.
     """
-    name_pairs = list(pairs)
-    if not name_pairs and baseline is not None:
-        name_pairs = [(arm, baseline) for arm in arms if arm != baseline]
-    if not name_pairs:
-        name_pairs = list(itertools.combinations(arms, 2))
+    compared_pairs = list(pairs)
+    if not compared_pairs and baseline is not None:
+        compared_pairs = [(arm, baseline) for arm in arms if arm != baseline]
+    if not compared_pairs:
+        compared_pairs = list(itertools.combinations(arms, 2))
     # without other axes there is a single place, which fixes nothing
     places = places or [()]
-    return tuple(Comparison(a, b, place) for place in places for a, b in name_pairs)
+    return tuple(Comparison(a, b, place) for place in places for a, b in compared_pairs)
 
 
 class Difference(NamedTuple):
@@ -122,8 +125,8 @@ class Difference(NamedTuple):
         mean: Mean of the seeds' differences.
         sd: Standard deviation of the seeds' differences, or None for one seed.
         interval: Interval of the mean at the level of the family, or None for one seed.
-        image_errors: Standard errors that are due to the drawing of the test images, as shares
-            from 0 to 1. None if the predictions of the runs are not stored.
+        image_errors: Standard errors that are due to the choice of the test images, as shares from
+            0 to 1. None if the predictions of the runs are not stored.
     """
 
     comparison: Comparison
@@ -135,7 +138,7 @@ class Difference(NamedTuple):
 
     @property
     def over_images(self) -> bool:
-        """Whether the interval also covers the drawing of test images.
+        """Whether the interval covers the choice of test images, and not only the seeds.
 
         Such an interval is never narrower than the interval over seeds.
         """
@@ -143,10 +146,11 @@ class Difference(NamedTuple):
 
     @property
     def claimed(self) -> bool:
-        """Whether the report may claim the difference: enough seeds, and zero not in the interval.
+        """Whether the report may claim the difference.
 
-        If the difference is the same for all seeds, as can happen with few test images, the
-        interval has no width and proves nothing.
+        There must be at least `FEWEST` seeds and an interval without zero. If all seeds have the
+        same difference, as can happen with few test images, the interval has no width and proves
+        nothing.
         """
         if self.n < FEWEST or self.interval is None:
             return False
@@ -155,36 +159,38 @@ class Difference(NamedTuple):
 
 
 def pair_rows(rows: "DataFrame", axis: str, comparison: Comparison) -> "DataFrame":
-    """Return a table with the results of two compared names side by side, a row for each seed.
+    """Join the results of two arms by seed, with one row for each seed that both arms have.
 
-    Seeds that only one of the two names has are left out. The columns of the first name end in
-    `_a`, and the columns of the second name in `_b`. The rows are sorted by seed.
+    Columns of the first arm end in `_a`, and columns of the second arm in `_b`. The rows are sorted
+    by seed.
 
     Args:
         rows: Rows of one run, one measure and one split, from `results.Results.rows`.
-        axis: Column with the compared names, such as "arm" with the names `mae` and `scratch`.
-        comparison: The two names, and the place: the name on each other axis, such as "1%" on the
-            axis "share". Only rows at this place are paired.
+        axis: Column with the arms, such as "arm" with the names `mae` and `scratch`.
+        comparison: The two arms, and the names on the other axes, such as "1%" on the axis "share".
+            Only rows with these names are joined.
 
     Raises:
         ValueError: A seed has several rows, for example of several measures.
     """
     for other_axis, name in comparison.at:
         rows = rows[rows[other_axis] == name]
-    a, b = (rows[rows[axis] == name] for name in (comparison.a, comparison.b))
-    return a.merge(b, on="seed", suffixes=("_a", "_b"), validate="1:1").sort_values("seed")
+    rows_a, rows_b = (rows[rows[axis] == name] for name in (comparison.a, comparison.b))
+    paired = rows_a.merge(rows_b, on="seed", suffixes=("_a", "_b"), validate="1:1")
+    return paired.sort_values("seed")
 
 
 def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
     """Yield sentences about the limits of a study's comparisons.
 
-    A sentence names each axis whose names are not compared with one another. Another sentence gives
-    the largest ratio of compute between two compared names if the ratio is at least `UNEQUAL`. The
-    last sentence names the arms whose compute was not counted.
+    The sentences name:
+    - each axis whose names are not compared with one another,
+    - the largest ratio of compute between two compared arms, if it is at least `UNEQUAL`,
+    - the arms whose compute was not counted.
 
     Args:
         rows: Rows of the test run with columns `run`, each axis, and `exaflop`. The exaFLOP include
-            all runs that the weights came from and are NaN if they were not counted.
+            all runs that the weights came from. NaN means that they were not counted.
         rule: Rule of the study.
     """
     if rule.axis is None or not rule.asked:
@@ -197,25 +203,26 @@ def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
                 f" names, put {axis} first under `axes` or after `sweep`."
             )
     means = rows.groupby([rule.axis, *rule.other_axes])["exaflop"].mean()
-    # pandas gives keys of a single axis without a tuple
+    # for a single axis, pandas gives the names themselves as keys, not tuples of names
     exaflop_at = {key if isinstance(key, tuple) else (key,): mean for key, mean in means.items()}
     sentence_by_ratio: dict[float, str] = {}
-    not_counted: dict[str, None] = {}
+    not_counted: dict[str, None] = {}  # each arm once and in order
     for comparison in rule.asked:
-        place = tuple(name for _, name in comparison.at)
+        names_at_place = tuple(name for _, name in comparison.at)
         exaflop = {
-            name: exaflop_at.get((name, *place), 0.0) for name in (comparison.a, comparison.b)
+            name: exaflop_at.get((name, *names_at_place), 0.0)
+            for name in (comparison.a, comparison.b)
         }
         not_counted |= dict.fromkeys(name for name in exaflop if math.isnan(exaflop[name]))
-        low, high = sorted(exaflop, key=lambda name: exaflop[name])
-        if exaflop[low] <= 0:
+        low_arm, high_arm = sorted(exaflop, key=lambda name: exaflop[name])
+        if exaflop[low_arm] <= 0:
             continue
-        ratio = exaflop[high] / exaflop[low]
+        ratio = exaflop[high_arm] / exaflop[low_arm]
         if ratio >= UNEQUAL:
             sentence_by_ratio[ratio] = (
                 f"{rule.axis}: the compute differs by a factor of up to {ratio:.2g}, from"
-                f" {exaflop[low]:.3g} exaFLOP for {low} to {exaflop[high]:.3g} exaFLOP for {high},"
-                " including pre-training."
+                f" {exaflop[low_arm]:.3g} exaFLOP for {low_arm} to {exaflop[high_arm]:.3g} exaFLOP"
+                f" for {high_arm}, including pre-training."
             )
     if sentence_by_ratio:
         yield sentence_by_ratio[max(sentence_by_ratio)]
@@ -224,7 +231,10 @@ def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
 
 
 def on_different_images(paired: "DataFrame") -> bool:
-    """Return whether the two runs of any pair are known to be measured on different images."""
+    """Return whether the two runs of any pair were measured on different images.
+
+    A pair with unknown images does not count as different.
+    """
     images_a, images_b = paired["fingerprint_a"], paired["fingerprint_b"]
     is_known = (images_a != "") & (images_b != "")
     return bool((is_known & (images_a != images_b)).any())
@@ -235,7 +245,7 @@ def compare(
 ) -> Difference | None:
     """Return the difference of two arms, paired by seed, or None if it cannot be measured.
 
-    A difference needs a seed that both arms have, and the same test images on both sides.
+    The arms must have a common seed, and the same test images for each seed.
 
     Args:
         frame: Rows of one run, one measure and one split, from `results.Results.rows`.
@@ -257,27 +267,30 @@ def measure_difference(
     scale: float = 1.0,
     correct: Mapping[str, PredictionOutcomes] | None = None,
 ) -> Difference | None:
-    """Return the mean difference of pairs of runs with its interval, or None without pairs.
+    """Measure the mean difference of paired runs, with an interval, or return None without pairs.
 
-    The interval is Student's t over independent seeds. With predictions it is widened to cover a
-    bootstrap over seeds and test images, in which copies of an image are drawn together.
+    The interval is Student's t over independent seeds. If the runs have stored predictions, the
+    interval is widened to contain a bootstrap interval over seeds and test images. The bootstrap
+    draws all copies of an image together.
 
     Args:
         comparison: Comparison that the pairs belong to.
         paired: Rows from `pair_rows`, one for each seed.
         family: Number of comparisons. All intervals together hold with 95% (Bonferroni).
         scale: Factor for the values, such as 100 for percent.
-        correct: `{run: outcomes}` of the runs with stored predictions, if the measure is the top-1
-            accuracy of these predictions.
+        correct: `{run: outcomes}` of the runs with stored predictions. Only for the top-1 accuracy,
+            which is the measure that predictions reproduce.
     """
     if paired.empty:
         return None
     groups = group_by_origin(paired["origin_a"] + " " + paired["origin_b"])
     differences = paired["value_a"] - paired["value_b"]
-    summary = stats.summarize([scale * fmean(differences.iloc[group]) for group in groups], family)
+    group_means = [scale * fmean(differences.iloc[group]) for group in groups]
+    summary = stats.summarize(group_means, family)
     folders = [*zip(paired["folder_a"], paired["folder_b"], strict=True)]
     outcomes = correct or {}
-    image_differences = []  # for each group the difference at each test image (M,), from -1 to 1
+    # for each group, the mean difference at each test image, shape (M,), from -1 to 1
+    image_differences = []
     for group in groups:
         folder_pairs = [folders[position] for position in group]
         if all(a in outcomes and b in outcomes for a, b in folder_pairs):
@@ -287,16 +300,18 @@ def measure_difference(
             image_differences.append(np.mean(pair_differences, 0))
     resampled = None
     if image_differences:
+        # all paired runs were measured on the same test images
         content_M = next(outcomes[a].content_M for a, _ in folders if a in outcomes)
         differences_SM = np.stack(image_differences)
         resampled = stats.resampled_interval(differences_SM, family=family, content_M=content_M)
     if resampled is None or summary.interval is None:
         return Difference(comparison, *summary)
     low, high = (scale * bound for bound in resampled)
-    # seeds without predictions enter only the interval over seeds
+    # the interval over seeds also uses the seeds without predictions
     interval = Interval(min(low, summary.interval.low), max(high, summary.interval.high))
     image_errors = stats.image_errors(differences_SM, content_M)
-    return Difference(comparison, *summary[:3], interval, image_errors)
+    n, mean, sd, _ = summary
+    return Difference(comparison, n, mean, sd, interval, image_errors)
 
 
 def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
@@ -365,14 +380,14 @@ def least_difference(sd: float, n: int, family: int = 1, wanted: float = POWER) 
 
 
 class Estimate(NamedTuple):
-    """Estimated number with a 95% interval: a place along the axis, or a factor.
+    """Estimated number with a 95% interval: a number on the axis, or a factor.
 
     Attributes:
         value: Estimate, or None if it lies beyond the tried places.
         low: Lower end of the interval, or None if the interval is open below.
-        high: Upper end of the interval, or None if the interval is open above. With one seed both
-            ends are open, unless the value lies beyond the tried places: then the end that faces
-            the places is finite.
+        high: Upper end of the interval, or None if the interval is open above. With one seed, both
+            ends are open. If the value also lies beyond the tried places, the interval begins or
+            ends at the nearest tried place.
     """
 
     value: float | None
@@ -381,13 +396,13 @@ class Estimate(NamedTuple):
 
 
 class AgainstBaseline(NamedTuple):
-    """Comparison of a name with the baseline along a numeric axis.
+    """Comparison of an arm with the baseline along a numeric axis, such as the share of labels.
 
     Attributes:
         n: Number of independent seeds that exist at all places.
-        crossings: Places at which the means over seeds cross.
-        factors: `{place: factor}`. At the place multiplied by the factor, the baseline is as good
-            as the name is at the place.
+        crossings: Numbers on the axis at which the mean curves of arm and baseline cross.
+        factors: `{place: factor}`. At the place, such as 1% of the labels, the arm is as good as
+            the baseline at the place times the factor.
     """
 
     n: int
@@ -398,7 +413,7 @@ class AgainstBaseline(NamedTuple):
 def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
     """Return `{name: number}` if all names are positive numbers such as "400" or "1%", else None.
 
-    A single name gives None too, because one number makes no axis along which values could change.
+    A single name gives None too, because values cannot change along an axis of one number.
     """
     try:
         numbers = {name: parse_number(name) for name in names}
@@ -421,17 +436,17 @@ def parse_number(name: str) -> float:
 def compare_along(
     rows: "DataFrame", axis: str, name: str, baseline: str, places: str
 ) -> AgainstBaseline | None:
-    """Compare a name with the baseline along a numeric axis, such as the share of labels.
+    """Compare an arm with the baseline along a numeric axis, such as the share of labels.
 
-    Only places that have the same seeds are compared. Among the possible sets of seeds, the
-    function uses the set with the most finished runs. The result is None if fewer than two places
-    remain.
+    All places on the axis must have the same seeds. The function chooses the set of seeds that
+    keeps the most runs, and leaves out the places that lack one of these seeds. The result is None
+    if fewer than two places remain.
 
     Args:
         rows: Rows of one run, measure and split.
-        axis: Axis whose names are compared.
-        name: Name to compare.
-        baseline: Name of the baseline.
+        axis: Axis of the arms.
+        name: Arm to compare.
+        baseline: Arm that is the baseline.
         places: Axis whose names are numbers.
     """
     number_at = parse_numbers([*rows[places].unique()]) or {}
@@ -445,38 +460,42 @@ def compare_along(
         return len(seeds) * sum(seeds <= seeds_at_place for seeds_at_place in seed_sets)
 
     seeds = max(seed_sets, key=count_runs, default=set())
-    complete = {
+    complete_pairs = {
         place: paired[paired["seed"].isin(seeds)]
         for place, paired in paired_at.items()
         if seeds and seeds <= {*paired["seed"]}
     }
-    if len(complete) < 2:
+    if len(complete_pairs) < 2:
         return None
-    origins = [paired[side] for paired in complete.values() for side in ("origin_a", "origin_b")]
-    groups = group_by_origin(map(" ".join, zip(*origins, strict=True)))
+    origin_columns = [
+        paired[side] for paired in complete_pairs.values() for side in ("origin_a", "origin_b")
+    ]
+    # for each seed, the origins of its runs at all places
+    origins = map(" ".join, zip(*origin_columns, strict=True))
+    groups = group_by_origin(origins)
 
     def group_means(side: str) -> np.ndarray:
         """Return the mean value of each group of seeds at each place, shape (S, L)."""
-        columns = [paired[side] for paired in complete.values()]
+        columns = [paired[side] for paired in complete_pairs.values()]
         return np.array([[fmean(column.iloc[group]) for column in columns] for group in groups])
 
     name_SL, baseline_SL = group_means("value_a"), group_means("value_b")
-    place_L = np.array([number_at[place] for place in complete])
+    place_L = np.array([number_at[place] for place in complete_pairs])
     factors = {
         place: find_factor(place_L, index, name_SL, baseline_SL)
-        for index, place in enumerate(complete)
+        for index, place in enumerate(complete_pairs)
     }
     return AgainstBaseline(len(groups), find_crossings(place_L, name_SL, baseline_SL), factors)
 
 
 def find_crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> list[Estimate]:
-    """Return the places along an axis at which the curves of two arms cross.
+    """Return the numbers on an axis at which the curves of two arms cross.
 
-    The arms are, for example, `mae` and `scratch`, and a place is a number on the axis, such as 1%
-    of the labels. The curves are means over seeds.
+    For example, the axis is the share of labels, and the arms are `mae` and `scratch`. The curves
+    are means over seeds.
 
     Args:
-        place_L: At least two places in ascending order, shape (L,).
+        place_L: At least two tried numbers of the axis, ascending, shape (L,).
         a_SL: Values of the first arm for each of S seeds, shape (S, L).
         b_SL: Values of the second arm for each of S seeds, shape (S, L).
     """
@@ -488,11 +507,11 @@ def find_crossings(place_L: np.ndarray, a_SL: np.ndarray, b_SL: np.ndarray) -> l
 def find_factor(
     place_L: np.ndarray, index: int, name_SL: np.ndarray, baseline_SL: np.ndarray
 ) -> Estimate:
-    """Return how many times as many labels, for example, the baseline needs to match an arm.
+    """Return how many times as much the baseline needs to match an arm, such as 3 times the labels.
 
-    Suppose that the axis is the share of labels, the arm is `mae` and the baseline is `scratch`. A
-    factor of 3 at the place 1% then says that `scratch` needs 3% of the labels to be as good as
-    `mae` with 1%. If the arm is worse than the baseline, the factor is below 1.
+    For example, the axis is the share of labels, the arm is `mae` and the baseline is `scratch`. A
+    factor of 3 at the place 1% says that `scratch` needs 3% of the labels to be as good as `mae`
+    with 1%. If the arm is worse than the baseline, the factor is below 1.
 
     Args:
         place_L: The L places, which are the tried numbers of the axis, ascending, shape (L,).
@@ -504,7 +523,7 @@ def find_factor(
         The nearest place at which the baseline reaches the arm's value, divided by
             `place_L[index]`.
     """
-    # grid of logarithms of the factor: 0 is the place itself
+    # the grid has logarithms of the factor, so 0 is the place itself
     log_factor_X, baseline_SX = _interpolate(place_L / place_L[index], baseline_SL)
     difference_SX = name_SL[:, [index]] - baseline_SX
     mean_X = difference_SX.mean(0)
@@ -512,7 +531,7 @@ def find_factor(
     if abs(lead) <= EXACT:
         return _add_interval(0.0, log_factor_X, difference_SX)
     crossings = _find_sign_changes(log_factor_X, mean_X)
-    # grid points at which both are equal up to rounding, also if they do not cross there
+    # arm and baseline may be equal (up to rounding) at a grid point without crossing there
     touching = log_factor_X[np.abs(mean_X) <= EXACT]
     # a better arm needs a factor above 1 (a positive logarithm), a worse arm a factor below 1
     is_better = lead > 0
@@ -538,25 +557,23 @@ def _interpolate(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray,
     log_place_L = np.log(place_L)
     evenly_spaced = np.linspace(log_place_L[0], log_place_L[-1], POINTS)
     log_point_X = np.union1d(evenly_spaced, log_place_L)
-    return log_point_X, np.stack(
-        [np.interp(log_point_X, log_place_L, value_L) for value_L in value_SL]
-    )
+    interpolated = [np.interp(log_point_X, log_place_L, value_L) for value_L in value_SL]
+    return log_point_X, np.stack(interpolated)
 
 
 def _find_sign_changes(log_point_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
     """Return the points along an axis where a mean changes its sign.
 
-    Between two grid points with different signs, the point is interpolated linearly. Grid points at
-    which the mean is zero up to rounding (at most EXACT) are skipped. If they lie between two
-    different signs, the result has a single point for them. If they lie between equal signs, the
-    result has no point for them.
+    Between two grid points with different signs, the point is interpolated linearly. Grid points
+    with a mean of zero (at most EXACT) are skipped: several zeros between different signs give a
+    single point, and zeros between equal signs give no point.
 
     Args:
         log_point_X: Logarithms of the X grid points, ascending, shape (X,).
         mean_X: Mean at each grid point, shape (X,).
     """
     nonzero = np.flatnonzero(np.abs(mean_X) > EXACT)  # indices of grid points
-    # pairs of neighbours among the nonzero points, of which one is positive and one negative
+    # True where two neighbouring nonzero points have different signs
     changes_sign = np.diff(mean_X[nonzero] > 0)
     before, after = nonzero[:-1][changes_sign], nonzero[1:][changes_sign]
     # fraction of the way from `before` to `after` at which the straight line is zero
@@ -568,19 +585,19 @@ def _find_sign_changes(log_point_X: np.ndarray, mean_X: np.ndarray) -> list[floa
 def _add_interval(
     log_estimate: float, log_point_X: np.ndarray, difference_SX: np.ndarray
 ) -> Estimate:
-    """Return an estimated place of a zero with its 95% interval, from the logarithm of the place.
+    """Return the number at which a difference is zero, with a 95% interval.
 
     On each side, the interval ends at the nearest grid point at which the mean difference over
     seeds is significantly different from zero (Student's t at 95%). A side without such a point is
     open.
 
-    With one seed, significance cannot be tested, and the interval is open on both sides. Only if
-    the estimate lies beyond the grid, the interval has one end: the grid point that is nearest to
-    the estimate.
+    With one seed, significance cannot be tested, and the interval is open on both sides. There is
+    one exception: if the estimate lies beyond the grid, the interval ends at the nearest grid
+    point.
 
     Args:
-        log_estimate: Logarithm of the place where the mean difference is zero, or plus or minus
-            infinity if this place lies beyond the grid.
+        log_estimate: Logarithm of the number at which the mean difference is zero, or plus or minus
+            infinity if this number lies beyond the grid.
         log_point_X: Logarithms of the X grid points, ascending, shape (X,).
         difference_SX: Difference of each of S seeds at the grid points, shape (S, X).
     """
@@ -590,7 +607,7 @@ def _add_interval(
         half_width_X = stats.t_half_width(n) * difference_SX.std(0, ddof=1)
         excludes_zero_X = np.abs(mean_X) > half_width_X
     else:
-        # beyond the grid, every grid point counts, so that the nearest of them becomes the end
+        # if the estimate is beyond the grid, the nearest of all grid points becomes the end
         excludes_zero_X = np.full(len(log_point_X), is_beyond_grid)
     end_points = log_point_X[excludes_zero_X]
     low = max((float(np.exp(end)) for end in end_points if end < log_estimate), default=None)

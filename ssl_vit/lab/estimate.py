@@ -59,7 +59,10 @@ class Device:
         return rate
 
     def hours(self, exaflop: float, precision: str, efficiency: float) -> float:
-        """Return the device-hours of the work at a share `efficiency` of the peak rate."""
+        """Return the device-hours that the work takes at this efficiency.
+
+        The efficiency is the share of the peak rate that is reached, from 0 to 1.
+        """
         return exaflop * 1e18 / (self.rate(precision) * 1e12 * efficiency) / 3600
 
 
@@ -137,7 +140,7 @@ class RunEstimate:
         return as_lines([self.notice] if self.notice else [], self._named_lines(), self.warnings)
 
     def _named_lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the text of each line, such as "disk" and its text."""
+        """Yield the lines of the estimate, each as a name, such as "disk", and a text."""
         yield "run", self.name
         work = f"multiply-adds {NOT_COUNTED}"
         if self.multiply_adds is not None:
@@ -154,7 +157,7 @@ class RunEstimate:
             yield "disk", f"{format_bytes(self.disk_bytes)} for checkpoints and the export"
         yield from self._time()
         if self.price is not None:
-            # the line `time` has the assumed time, and the line `here` the measured time
+            # with a device, the time is assumed (line `time`), else measured (line `here`)
             basis = "time assumed for the device" if self.device else "time measured here"
             yield (
                 "price",
@@ -164,8 +167,8 @@ class RunEstimate:
     def _length(self) -> str:
         """Describe the length of the run in steps, images and epochs, as options to type.
 
-        A run that continues a checkpoint with `resume=` takes `steps` further steps, and
-        `optim.steps` also includes the steps before the checkpoint.
+        If the run continues a checkpoint with `resume=`, `steps` counts only the new steps, and
+        `optim.steps` also counts the steps before the checkpoint.
         """
         if self.images is None:
             return "the number of images is unknown. Add data.path= with images on this machine"
@@ -185,10 +188,9 @@ class RunEstimate:
         )
 
     def _memory(self) -> str:
-        """Describe the memory of a process's tensors for each ZeRO stage.
+        """Describe the memory that the tensors of a process need in each ZeRO stage.
 
-        A ZeRO stage says which tensors are divided among the processes, so a single process has the
-        same memory in all stages.
+        The stages divide tensors among the processes, so for a single process they are all equal.
         """
         totals = [
             f"{stage} {format_bytes(sum(kinds.values()))}"
@@ -247,14 +249,17 @@ def as_lines(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iter
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits and with all digits before the point."""
+    """Format a number with three significant digits, or as a whole number from 100 on.
+
+    The text is "-" for None.
+    """
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def find_device(name: str | None) -> Device | None:
-    """Return the device of a name, or None if no name is given.
+    """Return the device with this name, or None without a name.
 
     Raises:
         UserError: There is no device of that name.
@@ -281,44 +286,50 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
     """
     recipe = copy.deepcopy(recipe)
     device = find_device(options.device)
-    here = timed if device is None else None
+    here = timed if device is None else None  # the measurement counts only without a device
     if here:
         recipe.compute.precision = here.precision
     elif recipe.compute.precision == "auto":
-        lower = device is None or device.bfloat16
-        recipe.compute.precision = "bfloat16" if lower else "float32"
+        has_bfloat16 = device is None or device.bfloat16
+        recipe.compute.precision = "bfloat16" if has_bfloat16 else "float32"
+    # fused attention keeps no attention matrices for the backward pass
     fused = not (here and here.device == "cpu")
     batch = here.device_batch if here else _device_batch(recipe, options.processes, device)
     tensors = {
         stage: costs.memory_bytes(recipe, options.processes, zero, batch or 0, fused)
         for zero, stage in enumerate(STAGES)
     }
-    count, images, source = count_images(recipe, options.images)
-    exaflop, trains = costs.exaflop(recipe, images), recipe.trains
-    hours = None  # of all devices together
+    num_training, num_seen, images_source = count_images(recipe, options.images)
+    exaflop = costs.exaflop(recipe, num_seen)
+    trains = recipe.trains  # an evaluation does not train
+    device_hours = None  # of all devices together
     if here:
-        hours = here.seconds * recipe.new_steps / 3600
+        device_hours = here.seconds * recipe.new_steps / 3600
     elif device and exaflop is not None:
-        hours = device.hours(exaflop, recipe.compute.precision, options.efficiency)
-    seconds = None if hours is None else hours * 3600 / (1 if here else options.processes)
-    work, unsharded = costs.compute_network_cost(recipe), tensors["DDP"]
+        device_hours = device.hours(exaflop, recipe.compute.precision, options.efficiency)
+    seconds = price = None
+    if device_hours is not None:
+        seconds = device_hours * 3600 / (1 if here else options.processes)
+        price = None if options.price is None else device_hours * options.price
+    network_cost = costs.compute_network_cost(recipe)
+    unsharded = tensors["DDP"]
     checkpoint_bytes = unsharded["weights"] + unsharded["moments"]
     # the export has float32 weights
-    disk_bytes = recipe.checkpoint.keep * checkpoint_bytes + 4 * work.trained
+    disk_bytes = recipe.checkpoint.keep * checkpoint_bytes + 4 * network_cost.trained
     return RunEstimate(
         name=recipe.name,
         model=recipe.model.name,
-        parameters=work.trained,
-        encoder_parameters=work.encoder,
+        parameters=network_cost.trained,
+        encoder_parameters=network_cost.encoder,
         patches=0 if recipe.model.convolutional else recipe.patches,
-        multiply_adds=work.forward if trains else work.features,
+        multiply_adds=network_cost.forward if trains else network_cost.features,
         steps=recipe.new_steps if trains else 0,
         begins_at=recipe.trunk.step if recipe.trunk else 0,
         batch=recipe.optim.batch if trains else 0,
-        training_images=count,
-        images_source=source,
-        epochs=images / count if trains and images and count else None,
-        images=images,
+        training_images=num_training,
+        images_source=images_source,
+        epochs=num_seen / num_training if trains and num_seen and num_training else None,
+        images=num_seen,
         exaflop=exaflop,
         precision=recipe.compute.precision,
         device_batch=batch,
@@ -328,18 +339,18 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
         asked=options,
         device=device,
         seconds=seconds,
-        device_hours=hours,
-        price=None if hours is None or options.price is None else hours * options.price,
+        device_hours=device_hours,
+        price=price,
         probe=timed,
         warnings=_warnings(device, tensors),
     )
 
 
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
-    """Return the device batch that training will choose: the images of a device's forward pass.
+    """Return the number of images per forward pass that training will choose for a device.
 
-    The result is None for an evaluation. It is also None if neither the device nor `compute.batch`
-    is known, because training then chooses the batch by the memory of the device that it runs on.
+    The result is None for an evaluation. The result is also None if neither the device nor
+    `compute.batch` is known, because training then chooses by the memory of its device.
 
     Args:
         recipe: Recipe of the run.
@@ -351,10 +362,10 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     """
     if not recipe.trains:
         return None
-    fitting_images = 1  # without a device; 1 fits every batch, and the result does not use it
+    fitting_images = 1  # without a device: any divisor of the batch, because the result is not used
     if device is not None:
         fitting_images = costs.largest_device_batch(recipe, device.memory * GIB, fused=True)
-    # also called without a device, because it checks that the processes divide the batch
+    # without a device, this call only checks that the processes divide the batch
     layout = BatchLayout.divide(
         recipe.optim.batch, recipe.compute.batch, fitting_images, rank=0, processes=processes
     )
@@ -362,7 +373,9 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:
-    """Return a warning if a process's tensors do not fit into the device, with what would fit.
+    """Return a warning if the tensors of a process do not fit into the device, else an empty list.
+
+    The warning says what would fit.
 
     Args:
         device: Named device, or None.
@@ -372,10 +385,14 @@ def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list
     if device is None or totals["DDP"] <= device.memory * GIB:
         return []
     fitting = [stage for stage, total in totals.items() if total <= device.memory * GIB]
-    remedy = "Use a smaller compute.batch= or more processes="
     if fitting:
-        remedy = f"{fitting[0]} fits (docs/distributed.md)"
+        return [
+            f"{totals['DDP'] / GIB:.1f} GiB of tensors per process do not fit into"
+            f" device={device.name} ({device.memory:g} GiB). {fitting[0]} fits"
+            " (docs/distributed.md)"
+        ]
     return [
         f"{totals['DDP'] / GIB:.1f} GiB of tensors per process do not fit into"
-        f" device={device.name} ({device.memory:g} GiB). {remedy}"
+        f" device={device.name} ({device.memory:g} GiB). Use a smaller compute.batch= or more"
+        " processes="
     ]

@@ -56,13 +56,13 @@ def has_labels(recipe: Recipe) -> bool:
 def few_image_lines(
     recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]
 ) -> list[str]:
-    """Return a line for each split with few images that a run is measured on.
+    """Return a line for each split that has few images, among the splits that a run measures.
 
     The list is empty if the images are not on this machine.
 
     Args:
         recipe: Recipe of the run.
-        chosen: What other tasks choose on the run's held-out images, in words.
+        chosen: Choices that other tasks make on the run's held-out images, in words.
         tested: Whether the run must measure test images.
         known: Cache of splits and classes, so that several calls read each data set once.
 
@@ -80,7 +80,7 @@ def few_image_lines(
     test = recipe.eval.test or recipe.objective == "probe"
     deciding_keys = {*SPLIT_KEYS, *PART, *READING, "eval.images"}
     values = {key: value for key, value in recipe.values().items() if key in deciding_keys}
-    # the number of images does not depend on which share is drawn
+    # data.share_seed decides which images are drawn, not how many: one cache entry for all seeds
     splits_key = str((test, values | {"data.share_seed": 0}))
     if splits_key not in known:
         try:
@@ -88,8 +88,9 @@ def few_image_lines(
         except NoTestSplitError as error:
             raise UserError(split_images.explain_missing_test(recipe, error, not tested)) from None
     classes_key = f"{splits_key} {recipe.objective} {data.classes}"
-    if uses_labels(recipe) and classes_key not in known:  # checks the labels
+    if uses_labels(recipe) and classes_key not in known:
         splits = known[splits_key]
+        # the call raises an error for missing or unknown labels
         known[classes_key] = class_numbers.num_classes(splits, data, recipe.objective)
     counts = split_images.count_measured_images(
         recipe, split_images.drop_unlabelled(recipe, known[splits_key])
@@ -130,15 +131,14 @@ def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
     seen = costs.images_seen(recipe, train_images)
     path = recipe.data.path
     if train_images is None and path and exists(path) and not recipe.data.stream:
-        # data.share_seed decides which images belong to data.share, and not how many. With the
-        # same seed for all runs, the images are counted only once (`_count_split_images` caches)
+        # data.share_seed decides which images belong to data.share, not how many. With one seed for
+        # all runs, the cache of `_count_split_images` counts the images only once
         data = recipe.data.model_dump() | {"share_seed": 0}
         num_training, total = _count_split_images(json.dumps(data), test=not recipe.trains)
         if not recipe.trains:  # an evaluation also sends the validation and test images
             seen = costs.evaluated_images(recipe, train=num_training, others=total - num_training)
         return ImageCounts(num_training, seen, "on this machine")
-    # The source says where the number comes from, such as "of 50,000 as published" if part of the
-    # images are left out of training
+    # such as "of 50,000 as published", if a part of the images is left out of training
     published = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
     if num_training != published:
@@ -148,7 +148,7 @@ def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
 
 @functools.cache  # many tasks of a study have the same images
 def _count_split_images(data: str, test: bool) -> tuple[int, int]:
-    """Return the number of training images, and the number of images in all splits.
+    """Count the training images, and the images of all splits together.
 
     Args:
         data: Keys of `data` as JSON, because the cache needs a hashable argument.
@@ -190,8 +190,8 @@ def split_labels(data: Data) -> SplitLabels:
         splits = splits_of(data, True)
     except NoTestSplitError:
         splits = splits_of(data, False)
-    used = splits.train, splits.validation
-    train, validation = (source.label_of(np.arange(len(source))) for source in used)
+    sources = splits.train, splits.validation
+    train, validation = (source.label_of(np.arange(len(source))) for source in sources)
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     return SplitLabels(train, validation, test, splits)
 
@@ -206,7 +206,8 @@ def shorter_side(images: "Source", data: Data) -> int:
     """
     from ..data.pixel_values import decoder
 
-    decode, sides = decoder(data), list[int]()
+    decode = decoder(data)
+    sides: list[int] = []
     rows = np.linspace(0, len(images) - 1, min(SAMPLE_SIZE, len(images))).astype(int)
     encoded_images, _ = images.fetch(rows)  # without the labels
     for encoded_image in encoded_images:

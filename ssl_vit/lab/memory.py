@@ -13,11 +13,12 @@ LIBRARY_BYTES_ON_GPU = 4 << 30  # with CUDA and data workers: a guess
 def memory_need(recipe: Recipe, gpu: bool) -> int:
     """Estimate how many bytes of CPU memory a run needs.
 
-    Every run needs the libraries. A run without a GPU also keeps its tensors in CPU memory. An
-    evaluation also keeps the features of all images: twice, while it concatenates the batches.
+    Every run needs memory for the libraries. A run without a GPU also keeps its tensors in CPU
+    memory. An evaluation also keeps the features of all images: twice, while it concatenates the
+    batches.
 
-    The activations of a batch never count more than half of this machine's memory: if a whole batch
-    needs more, training divides the batch until a part fits into that half (jobs/resources.py).
+    Activations count at most half of this machine's memory, because training divides a larger batch
+    until a part fits into that half (jobs/resources.py).
 
     Args:
         recipe: Recipe of the run.

@@ -35,9 +35,9 @@ def main(words: list[str]) -> None:
 def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     """Estimate what a run or a study will cost.
 
-    A study's images need not be on this machine. If a study's file asks for a path, such as
-    `cifar10=`, and the user sets none, the plan uses a made-up path. Without `probe`, images
-    are opened only to count them, if their path exists.
+    A study's images need not be on this machine: if a study's file asks for a path, such as
+    `cifar10=`, and the user sets none, the plan uses a made-up path. Without `probe`, images are
+    opened only to count them, if their path exists.
 
     Raises:
         UserError: An option is wrong.
@@ -50,14 +50,16 @@ def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     plan_arguments, study_arguments = arguments.split(plan_keys)
     options = parse(PlanOptions, plan_arguments)
     if options.processes > 1:
-        reason = "this option belongs to a single run and not to a study"
-        raise UserError(f"processes={options.processes}: {reason}. Leave out processes=.")
+        raise UserError(
+            f"processes={options.processes}: this option belongs to a single run and not to a"
+            " study. Leave out processes=."
+        )
     request = parse_request(study_arguments, stand_ins=True, look=options.probe)
     return estimate_request(request, options)
 
 
 def _is_study(arguments: Arguments) -> bool:
-    """Return whether the arguments name a study, the file of a study, or a sweep over a recipe."""
+    """Return whether the arguments ask for a study: by name, by file, or as a sweep."""
     pairs = dict(arguments.pairs or ())
     recipe = str(pairs.get("recipe", ""))
     for word in arguments.words:
@@ -71,24 +73,24 @@ def _is_study(arguments: Arguments) -> bool:
 
 
 def _plan_run(options: PlanOptions) -> RunEstimate:
-    """Return the estimate of a single run.
+    """Estimate the cost of a single run.
 
     Args:
-        options: Options of the plan. `options.unread` has the keys of the recipe that the user
-            typed, as texts, because a plugin must run first to declare its keys.
+        options: Options of the plan. `options.unread` has the recipe keys from the command line,
+            still as texts, because a plugin must run first to declare its own keys.
 
     Raises:
         UserError: An option is wrong.
     """
     recipe_keys = options.unread
     recipe_keys.run_plugin()
-    # For a misspelt key, the error also suggests the plan's options that are typed as KEY=VALUE.
-    # Options with a `form`, such as flags, are typed in another way.
+    # For a misspelt key, the error also suggests the plan's own options. Options with a `form`
+    # (flags, for example) are left out, because they are not typed as KEY=VALUE.
     plan_keys = [key for key, option in PlanOptions.options().items() if not option.form]
-    # `recipe`, `data` and `model` name files and presets, and are no keys in a recipe
+    # `recipe`, `data` and `model` name files and presets, so they are not keys of a recipe
     check_keys([key for key in recipe_keys.keys if key not in NAMED], others=plan_keys)
     given = recipe_keys.read()
-    # `here` says whether the images must exist on this machine, which they must if the run is timed
+    # only a run that is timed needs its images on this machine (`here`)
     resolved = resolve(given, here=options.probe)
     if options.epochs is not None:
         # the steps of an epoch follow from the images and the batch of the resolved recipe
@@ -104,7 +106,7 @@ def _plan_run(options: PlanOptions) -> RunEstimate:
 
 
 def _steps(resolved: Resolved, options: PlanOptions) -> int:
-    """Return the optimiser steps that `epochs` stands for."""
+    """Return the number of optimiser steps in `options.epochs`."""
     recipe, where = resolved.recipe, f"epochs={options.epochs:g}"
     count = count_images(recipe, options.images).trained
     if "optim.steps" in resolved.given.values:

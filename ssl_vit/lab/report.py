@@ -57,7 +57,7 @@ from .verdict import Measure, Verdict, decide_claims
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# columns that small screens show last
+# headings of columns that small screens show last
 BEHIND = frozenset({"n", "pairs", "sd", "images", "exaFLOP", "paper", "level", "over", "metric"})
 # characters with a meaning in LaTeX captions
 ESCAPED = {character: rf"\{character}" for character in "&%$#_{}"}
@@ -125,7 +125,7 @@ class Report:
 
 
 def write(folder: Path, with_all_tables: bool = False) -> Report:
-    """Write the report of a study's finished runs into the study's folder, and return the report.
+    """Write the report of a study's finished runs into the study's folder.
 
     The same results give the same files, byte for byte.
 
@@ -173,8 +173,8 @@ def page(report: Report) -> list[Section]:
     """Return the sections of the report's page.
 
     The page opens with the report's conclusions (`report.sentences`), the table of compared values
-    and a figure of these values. The table of differences follows, then limits, further tables,
-    cost and notes, which are folded. Empty sections are left out.
+    and a figure of these values. The differences and the limits follow. Further tables, the cost
+    and the notes come last and are folded. Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     training_on_test = list(_describe_training_on_test(results, verdict))
@@ -236,7 +236,7 @@ def _table(shown: ReportTable) -> list[Block]:
 
 
 def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) -> int:
-    """Return the number of text columns at the left of a table, before the first column of numbers.
+    """Count the text columns at the left of a table, before the first column of numbers.
 
     Args:
         report_table: Table with numbers.
@@ -253,8 +253,8 @@ def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) ->
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     """Draw the compared values, with a horizontal line at the value of untrained weights.
 
-    The line is drawn only if untrained weights have a single value for each seed. They have several
-    if their value differs along another axis, for example between 1% and 10% of the labels.
+    The line is drawn only if untrained weights have a single value for each seed. There are several
+    values if the value differs along another axis, for example between 1% and 10% of the labels.
 
     The axis of values starts at the accuracy of always naming the commonest class, if this accuracy
     was measured and is the lowest.
@@ -263,18 +263,18 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     assert measure is not None
     rows = verdict.rows.assign(value=measure.scale * verdict.rows["value"])
     title = measure.heading
-    fresh = untrained(results, verdict, measure)
+    untrained_rows = untrained(results, verdict, measure)
     levels = {}
-    if (fresh.groupby([axis, "seed"])["value"].nunique() == 1).all():
-        levels = (measure.scale * fresh.groupby(axis)["value"].mean()).to_dict()
+    if (untrained_rows.groupby([axis, "seed"])["value"].nunique() == 1).all():
+        levels = (measure.scale * untrained_rows.groupby(axis)["value"].mean()).to_dict()
     caption = f"{title}: each point is a seed, each diamond a mean."
-    # the sets of images on another axis have an accuracy each
-    constants = measure.scale * _accuracies_of_commonest_class(results, verdict, measure)
-    constant = constants.min()
+    # there are several accuracies if another axis has several sets of images
+    constant_accuracies = measure.scale * _accuracies_of_commonest_class(results, verdict, measure)
+    lowest_constant = constant_accuracies.min()
     start = None
-    if constant < min([*rows["value"], *levels.values()]):
-        start = constant
-        lowest = "lowest " if constants.nunique() > 1 else ""
+    if lowest_constant < min([*rows["value"], *levels.values()]):
+        start = lowest_constant
+        lowest = "lowest " if constant_accuracies.nunique() > 1 else ""
         caption += f" The axis starts at {start:.1f}%, the {lowest}accuracy of the commonest class."
     svg = draw(rows, axis, verdict.rule.other_axes, title, levels, start)
     return blocks.Figure("figures/study.svg", caption, svg)
@@ -290,9 +290,10 @@ def draw(
 ) -> str:
     """Draw each seed as a point and each mean as a diamond, and return SVG.
 
-    The first axis whose names are numbers becomes the x-axis, else the compared axis. Names of the
-    other axes get a colour each. The background is transparent, and the same rows give the same
-    text. The function uses matplotlib's Figure objects, without the state of pyplot.
+    The x-axis is the first axis whose names are numbers, or else the compared axis. Each
+    combination of names on the remaining axes has its own colour. The background is transparent,
+    and the same rows give the same text. The function uses matplotlib's Figure objects, without the
+    state of pyplot.
 
     Args:
         rows: One row for each seed, with a column for each axis and `value` in display units.
@@ -305,47 +306,52 @@ def draw(
     import matplotlib
     from matplotlib.figure import Figure
 
-    numeric = (name for name in (*places, axis) if parse_numbers([*rows[name].unique()]))
-    x_axis = next(numeric, axis)
-    others = [name for name in (axis, *places) if name != x_axis]
-    line_name = rows[others].agg(", ".join, axis=1) if others else pd.Series("", rows.index)
-    lines, ticks = [*line_name.unique()], [*rows[x_axis].unique()]
+    numeric_axes = (name for name in (*places, axis) if parse_numbers([*rows[name].unique()]))
+    x_axis = next(numeric_axes, axis)
+    other_axes = [name for name in (axis, *places) if name != x_axis]
+    line_of_row = pd.Series("", rows.index)  # name of the line that shows the row
+    if other_axes:
+        line_of_row = rows[other_axes].agg(", ".join, axis=1)
+    line_names = [*line_of_row.unique()]
+    ticks = [*rows[x_axis].unique()]
     number_at = parse_numbers(ticks)
-    position = rows[x_axis].map(number_at or {name: number for number, name in enumerate(ticks)})
+    x_at = number_at or {name: number for number, name in enumerate(ticks)}
+    x_of_row = rows[x_axis].map(x_at)
     colours: Sequence[Any] = COLOURS
-    if len(lines) > len(COLOURS):
-        colours = [*matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(lines)))]
+    if len(line_names) > len(COLOURS):
+        colours = [*matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(line_names)))]
     svg = io.StringIO()
     # without a date, so that the text is always the same
-    plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # a font without the characters of a script shows boxes
+        # names may have characters that the font lacks: the figure then shows boxes
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         panel = figure.subplots()
-        for number, name in enumerate(lines):
+        for number, name in enumerate(line_names):
             # without numbers on the x-axis, the lines stand side by side at each name
-            shift = 0 if number_at else SPREAD * ((number + 0.5) / len(lines) - 0.5)
-            x, y = position[line_name == name] + shift, rows["value"][line_name == name]
+            shift = 0 if number_at else SPREAD * ((number + 0.5) / len(line_names) - 0.5)
+            x, y = x_of_row[line_of_row == name] + shift, rows["value"][line_of_row == name]
             mean = y.groupby(x).mean()
             # two points make no curve: a line would suggest values that nobody measured
-            mark = "D-" if number_at and len(mean) > 2 else "D"
+            marker = "D-" if number_at and len(mean) > 2 else "D"
             style = {"markersize": 5, "color": colours[number], "label": figure_label(name)}
             panel.plot(x, y, "o", markersize=3, alpha=0.6, color=colours[number])
-            panel.plot(mean.index, mean, mark, **style)
+            panel.plot(mean.index, mean, marker, **style)
         for value in levels.values():
             panel.axhline(value, color=INK, linestyle="--", linewidth=1)
         if levels:
-            # the names of all lines in one text to the right, the highest first: lines may be close
+            # one text at the right names all lines, the highest first, because lines may be close
             names = sorted(levels, key=lambda name: -levels[name])
-            text, transform = "\n".join(map(figure_label, names)), panel.get_yaxis_transform()
+            text = "\n".join(map(figure_label, names))
+            transform = panel.get_yaxis_transform()
             panel.text(1.01, fmean(levels.values()), text, va="center", transform=transform)
         panel.set_ylim(bottom=start)
         _format_axis(panel, ticks, number_at)
         panel.set(xlabel=figure_label(x_axis), ylabel=figure_label(label))
-        if len(lines) > 1:
+        if len(line_names) > 1:
             figure.legend(loc="outside lower center", ncols=3)
-        figure.savefig(svg, format="svg", metadata=plain)
+        figure.savefig(svg, format="svg", metadata=no_metadata)
     return svg.getvalue()
 
 
@@ -354,9 +360,8 @@ def _format_axis(
 ) -> None:
     """Set the ticks, the limits and the grid of the x-axis.
 
-    Names, such as `mae`, are evenly spaced. Numbers have a logarithmic axis if the largest is at
-    least `WIDE` times the smallest. Other numbers keep the linear axis and the ticks that
-    matplotlib chooses.
+    Names, such as `mae`, are evenly spaced. Numbers get a logarithmic axis if the largest number is
+    at least `WIDE` times the smallest. Other numbers keep matplotlib's linear axis and ticks.
 
     Args:
         panel: Axes of the figure.
@@ -381,13 +386,13 @@ def _format_axis(
 def _describe_training_on_test(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
     """Yield a sentence for each compared arm whose weights were trained on test images.
 
-    The sentence gives the largest number of test images that any run of the arm, or any run that
-    its weights came from, was trained on. Further sentences name the runs whose training images are
-    unknown: test images may be among them.
+    The sentence says on how many test images a run of the arm, or a run that its weights came from,
+    was trained. The largest number counts. Further sentences name the runs whose training images
+    are unknown: test images may be among them.
 
     Yields:
-        A sentence, and whether it makes the comparison unsound. It does if the weights have learned
-            labels of test images.
+        A sentence, and whether the comparison is unsound because the weights have learned labels of
+            test images.
     """
     for name, rows_of_name in verdict.rows.groupby(verdict.rule.axis or "run", sort=False):
         runs = [results.finished[task] for task in rows_of_name["folder"]]
@@ -415,9 +420,9 @@ def _describe_training_on_test(results: Results, verdict: Verdict) -> Iterator[t
 def _accuracies_of_commonest_class(
     results: Results, verdict: Verdict, measure: Measure
 ) -> "pd.Series[float]":
-    """Return the accuracy of always naming the commonest class that each test run has measured."""
-    # The metric is `majority_top1` for a fine-tuning and `commonest_knn` for a probe of a frozen
-    # encoder, so a study has measured only one of the two
+    """Return each test run's measured accuracy of always naming the commonest class."""
+    # The name is `majority_top1` for a fine-tuning and `commonest_knn` for a probe of a frozen
+    # encoder. Each study has measured only one of these two metrics
     rows = results.rows(verdict.rule.test, split=measure.split)
     commonest = flat_name(read_flat_name(measure.name)._replace(subject=COMMONEST))
     return rows[rows["metric"].isin([f"majority_{measure.name}", commonest])]["value"]
@@ -427,20 +432,20 @@ def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield a sentence about compared arms that are no better than a constant prediction.
 
     The constant prediction always names the commonest class of the test images. A difference
-    between two arms that are no better says little. If every arm is better, there is no sentence.
+    between two useless arms says little. If every arm is better, there is no sentence.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     if measure is None:
         return
-    # All runs have the same test images, and the mean over the runs is their common value. It is
-    # NaN if it was not measured.
-    constant = _accuracies_of_commonest_class(results, verdict, measure).mean()
+    # All runs have the same test images and so the same value, which the mean returns. The mean is
+    # NaN if the value was not measured
+    constant_accuracy = _accuracies_of_commonest_class(results, verdict, measure).mean()
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
-    names = [str(name) for name, mean in means.items() if mean <= constant]
+    names = [str(name) for name, mean in means.items() if mean <= constant_accuracy]
     if names:
         yield (
             f"On average, {measure.label} of {list_names(names)} is not higher than the"
-            f" {constant:.1%} of always naming the commonest class."
+            f" {constant_accuracy:.1%} of always naming the commonest class."
         )
 
 
@@ -462,7 +467,7 @@ def _limits(results: Results, verdict: Verdict) -> Iterator[str]:
 
 def _list_left_out(results: Results) -> Iterator[str]:
     """Yield sentences about runs and values in the study's folder that the report leaves out."""
-    # `foreign` has the runs whose options differ from those in the study's plan
+    # a run is foreign if its options differ from the options in the study's plan
     for name, reason in results.foreign.items():
         yield f"{name} is left out: {reason}."
     finished = {path.parent.name for path in results.folder.glob("*/result.json")}
@@ -481,7 +486,8 @@ def _list_revisions(results: Results) -> Iterator[str]:
     A revision is a git commit, with a final + if files were changed and not committed.
     """
     revisions = [run.environment.revision or "unknown" for run in results.finished.values()]
-    counts = Counter(revision[:8] + revision[40:] for revision in revisions)  # 40: a final "+"
+    # a commit has 40 characters: show 8 of them, and a final "+"
+    counts = Counter(revision[:8] + revision[40:] for revision in revisions)
     if len(counts) > 1:
         listed = list_names(
             [f"{revision} ({format_count(count, 'tasks')})" for revision, count in counts.items()]
@@ -498,29 +504,28 @@ def _list_limits_of_options(results: Results, verdict: Verdict) -> Iterator[str]
     whose labels are used.
     """
     tasks = results.plan.tasks
-    # The compared runs, and the runs that their weights come from. The column "origin" names the
-    # latter, separated by spaces.
-    used_names = {*verdict.rows["folder"], *" ".join(verdict.rows["origin"]).split()}
-    used = [task for task in tasks if task.name in used_names]
-    choices = [task.best for task in used if task.best]  # (names of tries, deciding measure)
+    # The column "origin" names the runs that the weights come from, separated by spaces
+    names_of_used = {*verdict.rows["folder"], *" ".join(verdict.rows["origin"]).split()}
+    used_tasks = [task for task in tasks if task.name in names_of_used]
+    choices = [task.best for task in used_tasks if task.best]  # (names of tries, deciding measure)
     names_of_tries = {name for tries, _ in choices for name in tries}
     yield from (f"{warning}." for warning in warn_about_other_tries(results.plan.by_name))
     yield from _warn_about_few_choosing_images(results, names_of_tries)
-    yield from _describe_shared_encoders(used)
-    tested = [task for task in tasks if task.run == verdict.rule.test]  # the compared tasks
+    yield from _describe_shared_encoders(used_tasks)
+    compared_tasks = [task for task in tasks if task.run == verdict.rule.test]
     choosing_seeds = {task.seed for task in tasks if task.name in names_of_tries}
-    shared_seeds = choosing_seeds & {task.seed for task in tested}
+    shared_seeds = choosing_seeds & {task.seed for task in compared_tasks}
     if shared_seeds:
         seeds = list_names([*map(str, sorted(shared_seeds))])
         yield f"Values were chosen with seeds that are also compared: {seeds}."
-    options = [task.options for task in tested]
+    options = [task.options for task in compared_tasks]
     # without `data.share_seed`, every seed uses the same draw of images
     if any("data.share" in values and "data.share_seed" not in values for values in options):
         yield "All seeds use one draw of labelled images. The intervals do not cover other draws."
 
 
 def _describe_copies(results: Results, verdict: Verdict) -> Iterator[str]:
-    """Yield a sentence for each set of test images in which some images occur more than once."""
+    """Yield a sentence for each set of test images with copies of an image."""
     sentences = set()
     for task in verdict.rows["folder"]:
         metrics = results.finished[task].result.metrics
@@ -536,15 +541,15 @@ def _describe_copies(results: Results, verdict: Verdict) -> Iterator[str]:
 def _describe_shared_encoders(tasks: Sequence[Task]) -> Iterator[str]:
     """Yield a sentence for each encoder that was not trained in the study.
 
-    All seeds share such an encoder, for example with `init=timm:NAME`. If the study has trained the
-    encoder, the option refers to another task, as in `init={pretrain}`, and there is no sentence.
+    All seeds share such an encoder, for example with `init=timm:NAME`. There is no sentence for an
+    encoder from a task of the study, as in `init={pretrain}`.
     """
-    paths: set[tuple[str, str]] = set()  # (key, path of the weights)
+    keys_and_paths: set[tuple[str, str]] = set()  # (key, path of the weights)
     for task in tasks:
         # {key: source of weights}, such as `init` and its encoder
         by_key = sources({"init": SCRATCH} | task.options)
-        paths |= {(key, source.place) for key, source in by_key.items()}
-    for key, path in sorted(paths):
+        keys_and_paths |= {(key, source.place) for key, source in by_key.items()}
+    for key, path in sorted(keys_and_paths):
         if path != SCRATCH and not REFERENCE.search(path):
             yield (
                 f"{key}={Path(path).name} is the same encoder for all seeds. The results describe"
@@ -584,15 +589,15 @@ def _warn_about_few_choosing_images(
 def latex(report: Report, with_all_tables: bool) -> str:
     """Return the means, or all tables of the report, as LaTeX (booktabs).
 
-    Comments above each table say what the report concludes, and its limits. Somebody who copies a
-    table thus copies them too.
+    Comments above each table give the report's conclusions and limits, so that people who copy a
+    table also copy the comments.
     """
     begin = "\\begin{table}\n"
     tables = []
-    shown = report.tables if with_all_tables else {}
+    shown_tables = report.tables if with_all_tables else {}
     if report.verdict.measure is not None and len(report.verdict.rows):
         means = means_with_intervals(report.results, report.verdict, report.verdict.measure)
-        shown = {"means": means, **shown}
+        shown_tables = {"means": means, **shown_tables}
     notes = ["This table needs \\usepackage{booktabs}"]
     notes += [_without_paths(report, sentence) for sentence in report.sentences]
     training_on_test = _describe_training_on_test(report.results, report.verdict)
@@ -600,7 +605,7 @@ def latex(report: Report, with_all_tables: bool) -> str:
     notes += _limits(report.results, report.verdict)
     notes += report.results.plan.report.get("notes", ())
     comments = "".join(f"% {text_line(note)}\n" for note in notes)
-    for name, report_table in shown.items():
+    for name, report_table in shown_tables.items():
         frame = as_text(report_table)
         title = report.title if name == "means" else f"{report.title} ({name})"
         caption = text_line(f"{title}. {report_table.caption}").translate(LATEX)

@@ -1,6 +1,6 @@
 """Collect the measurements of a study's finished runs in a table, without importing torch.
 
-Results that are left out are in no row, so nothing that reads the table can show them. Legend: M
+Results that are left out have no row in the table, so no table or figure can show them. Legend: M
 labelled test images, L labels of an image.
 """
 
@@ -27,7 +27,7 @@ from .study.record import StudyRecord
 from .study.tasks import Task, Tasks, weight_sources
 
 PREDICTED = "top1"  # metric that a run's stored predictions reproduce
-# takes the place of a folder, for untrained weights that a task has measured
+# value of the column `folder` for untrained weights that a task has measured
 FRESH_FOLDER = "untrained weights measured by {}"
 
 
@@ -69,7 +69,7 @@ class Results:
 
     @property
     def ends(self) -> int:
-        """Number of planned ends so far at which the study has made or will make claims."""
+        """Number of planned ends so far. At each, the study has made or will make claims."""
         return self.plan.ends + self.lengthened
 
     @property
@@ -93,8 +93,8 @@ class Results:
             run: Only rows of this run, or None for all runs.
             metric: Only rows of this metric, or None for all metrics.
             split: Only rows of this split, or None for all splits.
-            untrained_by: Name of a run, or None. With a name, only rows of untrained weights, which
-                the tasks of this run have measured for comparison with their trained weights.
+            untrained_by: Name of a run, or None. With a name, only rows of the untrained weights
+                that tasks of this run have measured for comparison with their trained weights.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):
@@ -122,7 +122,7 @@ class Results:
         """
         by_task: dict[str, PredictionOutcomes] = {}
         # {fingerprint: name, indices and labels of the first task with these images}
-        firsts: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
+        first_by_images: dict[str, tuple[str, np.ndarray, np.ndarray]] = {}
         # the folder of a run has the name of the task
         is_of_tasks = self.table["folder"].isin(tasks)
         rows = self.table[is_of_tasks & (self.table["metric"] == PREDICTED)]
@@ -131,12 +131,11 @@ class Results:
             if not path.exists():
                 continue
             index_M, label_ML, outcomes = read_predictions(path)
-            first_name, first_index_M, first_label_ML = firsts.setdefault(
+            first_name, first_index_M, first_label_ML = first_by_images.setdefault(
                 images, (name, index_M, label_ML)
             )
-            if not (
-                np.array_equal(index_M, first_index_M) and np.array_equal(label_ML, first_label_ML)
-            ):
+            is_same_index = np.array_equal(index_M, first_index_M)
+            if not is_same_index or not np.array_equal(label_ML, first_label_ML):
                 raise UserError(
                     f"{path}: the test images differ from the test images of {first_name}, so"
                     f" {STUDY_HINT}"
@@ -204,10 +203,10 @@ def load(folder: Path) -> Results:
 
 
 def _sort_by_axes(plan: StudyRecord) -> StudyRecord:
-    """Sort the names of each axis, and the tasks of each run by their names on the axes.
+    """Sort the names on each axis, and the tasks by run and by their names on the axes.
 
     Names that are numbers, such as the values of a rate, ascend. Other names keep the order of the
-    study file. The rows of the results and of the report's tables have this order.
+    study file. The rows of the results and of the report's tables follow this order.
     """
     axes = dict(plan.axes)
     for axis, names in axes.items():
@@ -225,8 +224,8 @@ def _sort_by_axes(plan: StudyRecord) -> StudyRecord:
 def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[str, Any]]:
     """Yield a row of `Results.table` for each metric of a finished run.
 
-    A run may also measure its network with untrained weights. These metrics, such as `fresh_knn`,
-    become rows of another run, UNTRAINED, under the plain name, such as `knn`, and without a cost.
+    A run may also measure its network with untrained weights. Such a metric, for example
+    `fresh_knn`, becomes a row of the run UNTRAINED with the plain name `knn` and without a cost.
     """
     shared = {
         "run": task.run,
@@ -313,14 +312,14 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
 
     Returns:
         For M test images: the index of each image in the data set, shape (M,), the L labels of each
-            image, shape (M, L), and the outcomes. The outcomes say for each image whether the top-1
-            prediction is one of its labels, and contain a hash of its pixels, which finds copies.
+            image, shape (M, L), and the outcomes. The outcomes say whether the top-1 prediction is
+            one of the image's labels, and contain a hash of the image's pixels to find copies.
 
     Raises:
         UserError: The file is damaged.
     """
-    # numpy and zipfile raise errors of many kinds on damaged files. Each of them, and each array of
-    # the wrong type or shape, leads to the UserError at the end.
+    # A damaged file can raise many kinds of errors in numpy and zipfile. Any such error, and any
+    # array of the wrong type or shape, leads to the UserError at the end.
     with suppress(Exception), path.open("rb") as file, np.load(file) as arrays:
         columns = [arrays[name] for name in ("index", "label", "top5", "content")]
         index_M, label, top5, content_M = columns

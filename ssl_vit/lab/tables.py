@@ -73,31 +73,32 @@ def tables(results: Results, verdict: Verdict) -> dict[str, ReportTable]:
 def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFrame:
     """Return the rows of untrained weights that the compared tasks have measured.
 
-    The tables and the figure show untrained weights next to the trained arms, so the rows need a
-    name in the column of the compared axis, such as the column "arm" with the arms `mae` and `mpp`.
-    The name is `FRESH` ("untrained weights"). If two arms have different networks, their untrained
-    weights have different values. Then the names also say the arm: "untrained weights as mae".
+    The tables and the figure show untrained weights next to the trained arms. In the column of the
+    arms, such as "arm" with `mae` and `mpp`, the rows therefore have the name `FRESH` ("untrained
+    weights"). If two arms have different networks, their untrained weights have different values.
+    The names then also say the arm: "untrained weights as mae".
 
     Args:
         results: Results of the study.
         verdict: Claims of the study.
         measure: Measure of the rows.
     """
-    fresh = verdict.against_fresh
-    comparisons = [*(difference.comparison for difference in fresh.differences), *fresh.missing]
-    # the arms that are compared with untrained weights, also those whose difference is not known
+    family = verdict.against_fresh
+    # comparisons with and without a measured difference
+    comparisons = [*(difference.comparison for difference in family.differences), *family.missing]
     trained_names = [comparison.a for comparison in comparisons if comparison.b == FRESH]
-    axis, columns = verdict.rule.axis or "run", [*verdict.rule.other_axes, "seed"]
+    axis = verdict.rule.axis or "run"
+    place_columns = [*verdict.rule.other_axes, "seed"]
     rows = results.rows(metric=measure.name, split=measure.split, untrained_by=verdict.rule.test)
     if verdict.rule.axis:
         rows = rows[rows[axis].isin(trained_names)]
-    # Number of values for each seed and each name on the other axes, such as "1%" of the labels.
-    # If there are several, the arms have different networks
-    num_values = rows.groupby(columns)["value"].nunique()
+    # Several values for one seed and the same names on the other axes, such as "1%" of the labels,
+    # mean that the arms have different networks
+    num_values = rows.groupby(place_columns)["value"].nunique()
     names: Any = FRESH  # one name for all rows, or a name for each row
     if (num_values > 1).any():
         names = FRESH + " as " + rows[axis]
-    return rows.assign(**{axis: names}).drop_duplicates([axis, *columns])
+    return rows.assign(**{axis: names}).drop_duplicates([axis, *place_columns])
 
 
 def _follow_axes(rows: pd.DataFrame, results: Results, axes: Sequence[str]) -> pd.DataFrame:
@@ -112,18 +113,19 @@ def _follow_axes(rows: pd.DataFrame, results: Results, axes: Sequence[str]) -> p
     """
 
     def positions(column: pd.Series) -> pd.Series:
+        # other names get their first position in the column, after the names on the axis
         return column.map([*results.plan.axes.get(str(column.name), ()), *column].index)
 
     return rows.sort_values([*axes], key=positions, kind="stable")
 
 
 def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
-    """Build the table of the mean of each compared arm at every place.
+    """Build the table with the mean of each compared arm at every place.
 
-    The table also shows each arm's difference from the baseline. The baseline is the arm that all
-    comparisons of the study have as the second arm, such as `scratch` in "mae minus scratch" and
-    "mpp minus scratch". If their second arms differ, the baseline is `report.baseline` of the
-    study, and without `report.baseline` the table has no differences.
+    A place is a name on each other axis, such as labels=1%. The table also shows each arm's
+    difference from the baseline. If all comparisons of the study have the same second arm, such as
+    `scratch` in "mae minus scratch" and "mpp minus scratch", this arm is the baseline. Otherwise
+    the baseline is `report.baseline` of the study. Without a baseline there are no differences.
     """
     differences = {difference.comparison: difference for difference in verdict.primary.differences}
     baseline = results.plan.report.get("baseline")
@@ -145,8 +147,8 @@ def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> Rep
 def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table for a paper: the mean of each measure of the test run, with an interval.
 
-    Each measure has a column. Half the width of the interval takes the place that the standard
-    deviation has in other tables. The caption can be read without the rest of the report.
+    Each measure has a column. Its cells have the form "mean ± half the width of the interval",
+    where other tables have the standard deviation. The caption needs no other part of the report.
 
     Args:
         results: Results of the study.
@@ -156,43 +158,49 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
     axes = [*verdict.rule.other_axes, verdict.rule.axis or "run"]
     tested = results.rows(verdict.rule.test, split=measure.split)
     keys = {name: read_flat_name(name) for name in (measure.name, *tested["metric"])}
-    shown = [
+    measures = [
         build_measure(name, measure.split)
         for name, key in keys.items()
         if is_model_metric(key) and (name == measure.name or find_metric(key).is_compared)
     ]
     headings: dict[str, str] = {}
-    for other in shown:  # two metrics may have the same label
-        is_taken = other.heading in headings.values()
-        headings[other.name] = f"{other.heading} ({other.name})" if is_taken else other.heading
-    rows = pd.concat(
-        part.assign(heading=headings[other.name], value=other.scale * part["value"])
-        for other in shown
-        for part in (tested[tested["metric"] == other.name], untrained(results, verdict, other))
-    )
+    for shown in measures:
+        # two metrics may have the same label, so the second heading also has the metric's name
+        is_taken = shown.heading in headings.values()
+        headings[shown.name] = f"{shown.heading} ({shown.name})" if is_taken else shown.heading
+    parts = []
+    for shown in measures:
+        trained_rows = tested[tested["metric"] == shown.name]
+        for part in (trained_rows, untrained(results, verdict, shown)):
+            values = shown.scale * part["value"]
+            parts.append(part.assign(heading=headings[shown.name], value=values))
+    rows = pd.concat(parts)
     records: dict[tuple[str, ...], dict[str, Any]] = {}
     num_seeds = []
     ordered = _follow_axes(rows, results, axes)
     for (*key, heading), cell in ordered.groupby([*axes, "heading"], sort=False):
-        # seeds that continue from the same run are not independent: for the interval, their mean is
-        # one value
+        # seeds that continue from the same run are not independent, so only their mean counts
         groups = group_by_origin(cell["origin"])
-        values = stats.summarize([cell["value"].iloc[group].mean() for group in groups])
-        num_seeds.append(values.n)
-        half_width = values.interval.high - values.mean if values.interval else None
+        summary = stats.summarize([cell["value"].iloc[group].mean() for group in groups])
+        num_seeds.append(summary.n)
+        half_width = summary.interval.high - summary.mean if summary.interval else None
         row = records.setdefault(tuple(key), dict(zip(axes, key, strict=True)))
         row |= {heading: cell["value"].mean(), f"{heading} sd": half_width}
     images = _format_counts(rows["n"].dropna().astype(int), f"{measure.split} images")
     if rows["fingerprint"].nunique() == 1 and rows["fingerprint"].iloc[0]:
         task = results.plan.by_name[tested["folder"].iloc[0]]
         images += f" of {task.values['data.name']}"
-    labels = ", ".join(other.label for other in shown)
+    labels = ", ".join(shown.label for shown in measures)
     caption = f"Mean {labels} on {images} over {_format_counts(num_seeds, 'seeds')}"
     if max(num_seeds) > 1:
         caption += ", ± half the width of the 95% confidence interval (Student's t over seeds)"
     if sum(num_seeds) < len(rows):
         caption += ". Seeds that continue from the same pre-training count as one seed"
-    scales = {f"{headings[other.name]}{end}": other.scale for other in shown for end in ("", " sd")}
+    # each measure has a column of means and a column of half widths, whose name ends in " sd"
+    scales = {
+        f"{headings[shown.name]}{end}": shown.scale for shown in measures for end in ("", " sd")
+    }
+    # measures that are not in percent, such as losses, show four decimals
     losses = frozenset(column for column, scale in scales.items() if scale == 1)
     frame = pd.DataFrame([*records.values()], columns=[*axes, *scales])
     return ReportTable(frame, f"{caption}.", losses=losses)
@@ -215,25 +223,25 @@ def _summary(
     baseline: str | None,
     minus: Callable[[Comparison], Difference | None],
 ) -> pd.DataFrame:
-    """Build a table with the mean of every name at every place.
+    """Build a table with the mean of every arm at every place.
 
-    If there is a baseline, the table shows the difference from the baseline, and the number of
-    pairs if some name has fewer pairs than seeds. If the numbers of test images differ, the table
-    shows them.
+    With a baseline, the table also has the differences from the baseline, and the number of pairs
+    if an arm has fewer pairs than seeds. The number of test images is shown if it differs between
+    rows.
 
     Args:
         results: Results of the study.
         verdict: Claims of the study.
         measure: Measure of the table.
-        rows: Rows of this measure, one for each name, place and seed.
-        baseline: Name on the compared axis, or None for no differences.
+        rows: Rows of this measure, one for each arm, place and seed.
+        baseline: Arm that is the baseline, or None for no differences.
         minus: Function that measures the difference of a comparison, or returns None.
     """
     axis, places = verdict.rule.axis or "run", verdict.rule.other_axes
     records = []
     ordered = _follow_axes(rows, results, [*places, axis])
-    for key, cell in ordered.groupby([*places, axis], sort=False):
-        place, name = tuple(zip(places, key[:-1], strict=True)), key[-1]
+    for (*place_names, name), cell in ordered.groupby([*places, axis], sort=False):
+        place = tuple(zip(places, place_names, strict=True))
         values = stats.summarize((measure.scale * cell["value"]).tolist())
         row = {**dict(place), axis: name, "n": values.n, "mean": values.mean, "sd": values.sd}
         if baseline is not None:
@@ -262,7 +270,7 @@ def _ends(difference: Difference | None) -> dict[str, float | None]:
 
 
 def _level(family: int) -> str:
-    """Return the level of each interval if all intervals of a family hold with 95%."""
+    """Return the level of a single interval, such as 97.5%, if all intervals hold with 95%."""
     return f"{100 * (1 - 0.05 / family):.4g}%"
 
 
@@ -280,7 +288,7 @@ def _measured_differences(results: Results, verdict: Verdict, measure: Measure) 
     def position(difference: Difference) -> list[int]:
         a, b, place = difference.comparison
         names = (*place, (axis, a), (axis, b))
-        # a name that is not on its axis, such as untrained weights, has the last position
+        # a name that is not on the axis, such as untrained weights, has the last position
         return [[*results.plan.axes.get(key, ()), name].index(name) for key, name in names]
 
     rows = []
@@ -322,7 +330,7 @@ def _differences_by_other_measures(
     These tables are exploratory, because only the first measure makes claims.
     """
     for name in results.plan.report.get("measures", ())[1:]:
-        # decide the same comparisons again, as if this were the first measure of the study
+        # make the same comparisons again, as if this were the first measure of the study
         plan = results.plan.model_copy(update={"rule": replace(verdict.rule, measure=name)})
         with suppress(UserError):  # raised if no finished run has this measure
             exploratory = decide_claims(replace(results, plan=plan))
@@ -336,22 +344,23 @@ def _differences_by_other_measures(
 def _means_over_axes(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
-    """Yield tables of means over the names of an axis, or over groups of names, as `(name, table)`.
+    """Yield tables of means over all names of an axis, and over groups of them, as `(name, table)`.
 
-    All seeds of a mean must have the same names, so seeds with fewer names than another seed are
-    left out.
+    For example, the names are data sets. All seeds of a mean must have results for the same names,
+    so seeds with fewer names than another seed are left out.
     """
     axis, baseline = verdict.rule.axis or "run", results.plan.report.get("baseline")
     for over, groups in results.plan.report.get("mean_over", {}).items():
         planned = [task.at[over] for task in results.plan.tasks if task.run == verdict.rule.test]
         grouped = [name for names in groups.values() for name in names]
         all_names = dict.fromkeys([*grouped, *planned])
-        other_axes = [axis for axis in results.plan.axes if axis != over]
+        other_axes = [other_axis for other_axis in results.plan.axes if other_axis != over]
         records = []
         for group, names in {**groups, "all": all_names}.items():
             member_rows = verdict.rows[verdict.rows[over].isin(list(names))]
-            for _, cell in member_rows.groupby(other_axes or (lambda _: 0), sort=False):
-                by_seed = [seed_rows for _, seed_rows in cell.groupby("seed")]
+            # without other axes, all rows form one group
+            for _, place_rows in member_rows.groupby(other_axes or (lambda _: 0), sort=False):
+                by_seed = [seed_rows for _, seed_rows in place_rows.groupby("seed")]
                 measured_names = max(({*seed_rows[over]} for seed_rows in by_seed), key=len)
                 for seed_rows in by_seed:
                     if {*seed_rows[over]} != measured_names:
@@ -382,12 +391,12 @@ def _means_over_axes(
 def _factors_along_axis(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
-    """Yield a table of the labels that the baseline needs, divided by the labels that an arm needs.
+    """Yield a table that says how many times as many labels the baseline needs as an arm.
 
-    For example, `scratch` needs 3 times as many labels as `mae` for the same accuracy. The table is
-    yielded as `(name, table)`. It exists only if the study compares arms such as `mae` with a
-    baseline such as `scratch`, and has a single other axis, whose names are numbers: shares of
-    labels, for example, or numbers of images.
+    For example, `scratch` needs 3 times as many labels as `mae` for the same accuracy. There is
+    such a table, yielded as `(name, table)`, only if the study has a baseline and a single axis
+    other than the arms, and if the names of this axis are numbers, such as shares of labels or
+    numbers of images.
     """
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
     if not rule.axis or not baseline or len(rule.other_axes) != 1:
@@ -407,13 +416,13 @@ def _factors_along_axis(
     for name in rule.arms:
         if name == baseline:
             continue
-        against_baseline = compare_along(values, rule.axis, name, baseline, axis)
-        if against_baseline is None:
+        comparison = compare_along(values, rule.axis, name, baseline, axis)
+        if comparison is None:
             continue
-        for place, factor in against_baseline.factors.items():
+        for place, factor in comparison.factors.items():
             ends = {"times": factor.value, "low": factor.low, "high": factor.high}
-            rows.append({rule.axis: name, axis: place, "n": against_baseline.n, **ends})
-        for crossing in against_baseline.crossings:
+            rows.append({rule.axis: name, axis: place, "n": comparison.n, **ends})
+        for crossing in comparison.crossings:
             at, low, high = (_number(value, None) for value in crossing)
             caption += f" {name} and {baseline} cross at {axis} {at} (95% CI {_span(low, high)})."
     yield f"along {axis}", ReportTable(pd.DataFrame(rows), caption)
@@ -422,17 +431,18 @@ def _factors_along_axis(
 def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     """Build the table of all metrics that a run has measured, except the deciding measure.
 
-    The table has the mean and the standard deviation over seeds of each metric and of each baseline
-    of a metric, such as the same probe of untrained weights or of pixels.
+    The table has the mean and the standard deviation over seeds of each metric, and of each
+    metric's baselines, such as the same probe of untrained weights or of pixels.
 
     Args:
         results: Results of the study.
         verdict: Claims of the study.
         run: Name of the run.
     """
-    rows, main = results.rows(run), verdict.measure
-    if main is not None and run == verdict.rule.test:
-        rows = rows[(rows["metric"] != main.name) | (rows["split"] != main.split)]
+    rows = results.rows(run)
+    deciding = verdict.measure
+    if deciding is not None and run == verdict.rule.test:
+        rows = rows[(rows["metric"] != deciding.name) | (rows["split"] != deciding.split)]
     rows = pd.concat([rows, results.rows(untrained_by=run)])
     tested_seeds = {task.seed for task in results.plan.tasks if task.run == verdict.rule.test}
     tested_rows = rows[rows["seed"].isin(tested_seeds)]
@@ -440,41 +450,49 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
     rows = rows if tested_rows.empty else tested_rows
     axes = [axis for axis in results.plan.axes if (rows[axis] != "").any()]
     records: dict[tuple[str, ...], dict[str, Any]] = {}
-    measured: dict[str, list[pd.DataFrame]] = {}
+    cells_by_heading: dict[str, list[pd.DataFrame]] = {}
     losses: set[str] = set()
     columns = [*axes, "run", "split", "metric"]
-    for (*key, run_name, split, metric), cell in rows.groupby(columns, sort=False):
-        measured_key = read_flat_name(metric)
-        baseline, described = find_baseline(measured_key), find_metric(measured_key)
-        scale, unit = (100, ", %") if described.in_per_cent else (1, "")
-        head = baseline.called if baseline else ""
+    for (*names, run_name, split, metric), cell in rows.groupby(columns, sort=False):
+        metric_key = read_flat_name(metric)
+        baseline = find_baseline(metric_key)
+        description = find_metric(metric_key)
+        # the heading is, for example, "k-NN, %", or "k-NN of untrained weights, %" for a baseline
+        scale, unit = (100, ", %") if description.in_per_cent else (1, "")
+        heading = baseline.called if baseline else ""
         if run_name == UNTRAINED:
-            head = FRESH
-        if baseline is None or measured_key.subject in SUBSTITUTES:
-            if measured_key.subject == COMMONEST or not described.is_compared:
+            heading = FRESH
+        if baseline is None or metric_key.subject in SUBSTITUTES:
+            if metric_key.subject == COMMONEST or not description.is_compared:
                 continue
-            head = f"{metric_label(measured_key)} of {head}" if head else metric_label(measured_key)
+            label = metric_label(metric_key)
+            heading = f"{label} of {heading}" if heading else label
         values = stats.summarize((scale * cell["value"]).tolist())
         split_text = "" if split == "test" else f" ({split})"
-        measured.setdefault(head + split_text, []).append(cell)
-        head += unit + split_text
-        row = records.setdefault(tuple(key), {**dict(zip(axes, key, strict=True)), "n": len(cell)})
-        row |= {"n": min(row["n"], len(cell)), head: values.mean, f"{head} sd": values.sd}
+        cells_by_heading.setdefault(heading + split_text, []).append(cell)
+        heading += unit + split_text
+        new_row = {**dict(zip(axes, names, strict=True)), "n": len(cell)}
+        row = records.setdefault(tuple(names), new_row)
+        row |= {"n": min(row["n"], len(cell)), heading: values.mean, f"{heading} sd": values.sd}
         if not unit:
-            losses |= {head, f"{head} sd"}
+            losses |= {heading, f"{heading} sd"}
     caption = "Mean and sd over n seeds."
     if any(task.tool == "pretrain" for task in results.plan.tasks if task.run == run):
         caption += " Losses of different objectives or targets cannot be compared."
-    rows_by_head = {head: pd.concat(cells) for head, cells in measured.items()}
-    fewest = {head: rows_of_head["n"].min() for head, rows_of_head in rows_by_head.items()}
-    few = [f"{head} ({n:.0f} images)" for head, n in fewest.items() if n < FEW_IMAGES]
-    if few:
-        caption += f" Measured on few images: {', '.join(few)}."
+    rows_by_heading = {heading: pd.concat(cells) for heading, cells in cells_by_heading.items()}
+    few_texts = []
+    for heading, rows_of_heading in rows_by_heading.items():
+        n = rows_of_heading["n"].min()
+        if n < FEW_IMAGES:
+            few_texts.append(f"{heading} ({n:.0f} images)")
+    if few_texts:
+        caption += f" Measured on few images: {', '.join(few_texts)}."
     axis = verdict.rule.axis or "run"
-    for counts, heads in _find_incomparable_columns(rows_by_head, axis, results.plan.axes).items():
+    incomparable = _find_incomparable_columns(rows_by_heading, axis, results.plan.axes)
+    for counts, headings in incomparable.items():
         caption += (
-            f" Not all rows can be compared by {list_names(heads)}, because some were measured on"
-            f" different images ({counts} images)."
+            f" Not all rows can be compared by {list_names(headings)}, because some were measured"
+            f" on different images ({counts} images)."
         )
     return ReportTable(pd.DataFrame([*records.values()]), caption, losses=frozenset(losses))
 
@@ -502,8 +520,7 @@ def _find_incomparable_columns(
     for column, rows in measured.items():
         known = rows[rows["fingerprint"] != ""]
         rows_to_compare = known.groupby([*other_axes, "seed"])[["fingerprint", "n"]]
-        # For each row, the number of different fingerprints, and of different n, among the rows
-        # that must have the same images
+        # for each row, how many fingerprints, and how many n, the rows to compare have
         num_values = rows_to_compare.transform("nunique")
         differing = known[(num_values > 1).any(axis=1)]
         if len(differing):
@@ -516,10 +533,9 @@ def _find_incomparable_columns(
 def _chosen_values(results: Results) -> ReportTable:
     """Build the table of hyperparameters that were chosen among tries.
 
-    A try is a run that tests one setting of hyperparameters. There is a row for each run and place,
-    which is a name on each axis, such as the arm `mae` with "1%" of the labels. The choice averages
-    over the seeds of the tries, so the same values are chosen for all seeds of the run, and the
-    seeds share a row.
+    A try is a run that tests one setting of hyperparameters. There is a row for each run and each
+    combination of names on the axes, such as the arm `mae` with "1%" of the labels. The seeds share
+    a row, because the choice averages over seeds and gives all seeds the same values.
     """
     tasks = results.plan.by_name
     records: dict[str, dict[str, Any]] = {}
@@ -552,17 +568,18 @@ def _chosen_values(results: Results) -> ReportTable:
 
 
 def _cost_of_runs(results: Results) -> ReportTable:
+    """Build the table of the cost of each run. The compute is empty unless all tasks counted it."""
     rows = []
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
         names = [task.name for task in results.plan.tasks if task.run == run]
-        done = [results.finished[name].result for name in names if name in results.finished]
-        counted = [result.exaflop for result in done if result.exaflop is not None]
-        exaflop = sum(counted) if len(counted) == len(done) else None
+        finished = [results.finished[name].result for name in names if name in results.finished]
+        counted = [result.exaflop for result in finished if result.exaflop is not None]
+        exaflop = sum(counted) if len(counted) == len(finished) else None
         row = {
             "run": run,
-            "tasks": f"{len(done)} of {len(names)}",
+            "tasks": f"{len(finished)} of {len(names)}",
             "exaFLOP": exaflop,
-            "device-hours": float(sum(result.device_hours for result in done)),
+            "device-hours": float(sum(result.device_hours for result in finished)),
         }
         rows.append(row)
     return ReportTable(
@@ -621,7 +638,7 @@ def _format_column(shown: ReportTable, name: str) -> list[str]:
 
 
 def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
-    """Return the heading and the rows of a table of texts."""
+    """Return the headings and the rows of a table of texts."""
     return [*map(str, frame)], frame.to_numpy().tolist()
 
 

@@ -1,17 +1,18 @@
 """Decide what a study's report claims, by a rule that is fixed before the first task.
 
-The comparisons are the study's pairs, else every name against the baseline, else all pairs. They
-use the first measure and cover every place of the other axes. A difference is claimed only at the
-study's planned end, and only if there are three independent seeds and the interval of the paired
-differences, at level 1 - 0.05/m for m comparisons, excludes zero. With predictions the interval is
-the wider of Student's t over the seeds and a bootstrap over seeds and images.
+The comparisons are the study's pairs of arms, else every arm against the baseline, else all pairs.
+They use the first measure, and are made for every combination of names on the other axes. A
+difference is claimed only at the study's planned end, and only if there are three independent seeds
+and the interval of the paired differences, at level 1 - 0.05/m for m comparisons, excludes zero.
+With stored predictions, the interval contains two intervals: Student's t over the seeds, and a
+bootstrap over seeds and images.
 
 Before the planned end, and after a user has dropped planned runs, the report shows the same
 intervals without a claim: stopping as soon as the intervals look good would claim a difference that
 does not exist in 14.5% of studies. A study that is changed after results were known, for example
 lengthened, multiplies m by its number of planned ends, so that k ends together claim a difference
 that does not exist in at most 5% (1 + 1/2 + ... + 1/k) of studies. The comparisons with untrained
-weights are a separate family with an error of 5% of its own.
+weights are a separate family, which has a separate error of 5%.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +55,7 @@ PairsByComparison = dict[Comparison, pd.DataFrame]  # {comparison: pairs over se
 
 
 class Measure(NamedTuple):
-    """Metric that decides, with the format of values.
+    """Metric that decides the claims, and the format of its values.
 
     Attributes:
         name: Name of the metric.
@@ -85,7 +86,7 @@ class Family(NamedTuple):
 
     Attributes:
         differences: Differences of the measured comparisons.
-        size: Number by which the level is divided.
+        size: Number by which the error is divided: comparisons times planned ends.
         missing: Comparisons without a seed on both sides.
         final: Whether the study has reached its planned end. Nothing is claimed before.
     """
@@ -146,6 +147,7 @@ def decide_claims(results: Results) -> Verdict:
         ended = any(
             task.run == rule.test for task in results.plan.tasks if task.name in results.finished
         )
+        # a run that has finished may still have no finite value
         reason = f"No run of {rule.test} has finished yet."
         if ended:
             reason = f"No finished run of {rule.test} has a metric with a finite value."
@@ -153,45 +155,47 @@ def decide_claims(results: Results) -> Verdict:
         unfinished = _unfinished(results)
         return Verdict(rule, None, results.rows(rule.test), nothing, nothing, (reason, *unfinished))
     rows = results.rows(rule.test, measure.name, measure.split)
-    asked = {
+    asked_pairs = {
         comparison: pair_rows(rows, rule.axis or "run", comparison) for comparison in rule.asked
     }
-    fresh = _pair_with_fresh(results, rule, measure)
-    compared = [*asked.items(), *(fresh or {}).items()]
+    fresh_pairs = _pair_with_fresh(results, rule, measure)
+    all_pairs = [*asked_pairs.items(), *(fresh_pairs or {}).items()]
     reasons = {
         comparison: _why_not_comparable(comparison, paired, measure, results.plan.by_name)
-        for comparison, paired in compared
+        for comparison, paired in all_pairs
     }
     unequal = next((comparison for comparison, reason in reasons.items() if reason), None)
     if unequal:
-        if report.keys() & {"pairs", "baseline"} or unequal not in asked:
-            keys = "report.pairs or report.baseline" if unequal in asked else "report.beside"
-            raise UserError(f"{results.folder}: {reasons[unequal]} Change {keys}.")
-        # nobody asked for this comparison, so only the comparisons with untrained weights remain
-        compared, asked = compared[len(asked) :], {}
+        if unequal not in asked_pairs:
+            raise UserError(f"{results.folder}: {reasons[unequal]} Change report.beside.")
+        if report.keys() & {"pairs", "baseline"}:
+            raise UserError(
+                f"{results.folder}: {reasons[unequal]} Change report.pairs or report.baseline."
+            )
+        # the study did not request this comparison: keep the comparisons with untrained weights
+        all_pairs, asked_pairs = all_pairs[len(asked_pairs) :], {}
     final = not results.untested and not results.plan.dropped
-    tasks = {name for _, paired in compared for name in (*paired["folder_a"], *paired["folder_b"])}
-    correct = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
+    tasks = {name for _, paired in all_pairs for name in (*paired["folder_a"], *paired["folder_b"])}
+    outcomes = results.load_outcomes(tasks) if measure.name == PREDICTED else {}
     ends = results.ends
-    primary, against_fresh = (
-        _measure_family(pairs, ends, final, measure, correct) for pairs in (asked, fresh or {})
-    )
+    primary = _measure_family(asked_pairs, ends, final, measure, outcomes)
+    against_fresh = _measure_family(fresh_pairs or {}, ends, final, measure, outcomes)
     measured_on = f"{measure.label} on {SPLIT_NAMES.get(measure.split, measure.split)} images"
     opening = f"By {measured_on},"
     if report.get("condition"):
         opening = f"{report['condition']}, by {measured_on},"
-    if asked:
-        first = claims_sentence(opening, primary, rule, measure)
+    if asked_pairs:
+        first_sentence = claims_sentence(opening, primary, rule, measure)
     elif unequal:
-        first = f"Nothing is compared: {reasons[unequal]}"
+        first_sentence = f"Nothing is compared: {reasons[unequal]}"
     else:
-        first = "Nothing is compared."
-    sentences = [first, *_warn_about_measuring(results, asked)]
-    if fresh is None:
+        first_sentence = "Nothing is compared."
+    sentences = [first_sentence, *_warn_about_measuring(results, asked_pairs)]
+    if fresh_pairs is None:
         sentences.append("The study measured nothing with untrained weights for comparison.")
-    elif fresh:
-        names_fresh = {comparison.b for comparison in fresh} == {FRESH}
-        if asked:  # else no sentence has named the measure yet
+    elif fresh_pairs:
+        names_fresh = {comparison.b for comparison in fresh_pairs} == {FRESH}
+        if asked_pairs:  # the first sentence has named the measure already
             opening = "By the same measure," if names_fresh else "Compared with untrained weights,"
         sentences.append(claims_sentence(opening, against_fresh, rule, measure))
     sentences += [*_unfinished(results), *_history(results)]
@@ -199,13 +203,13 @@ def decide_claims(results: Results) -> Verdict:
 
 
 def _history(results: Results) -> Iterator[str]:
-    """Yield sentences about changes of the plan after results were known, and their effect.
+    """Yield sentences about changes of the plan after results were known, and about their effect.
 
-    A planned end is the moment when all tasks of a plan have finished, and the report makes its
-    claims. Each change of the plan after results were known adds a planned end, at which the study
-    could claim a difference again. So the comparisons at the k-th planned end share an error of
-    5% / k. The sum of these errors over all planned ends is the largest probability that the study
-    claims a difference that does not exist.
+    At a planned end, all tasks of a plan have finished and the report makes its claims. Each change
+    of the plan after results were known adds a planned end, at which the study could claim a
+    difference again. So the comparisons at the k-th planned end share an error of 5% / k. The sum
+    of these errors over all planned ends is the largest probability that the study claims a
+    difference that does not exist.
     """
     plan = results.plan
     yield from plan.changes
@@ -224,9 +228,9 @@ def _history(results: Results) -> Iterator[str]:
 
 
 def _unfinished(results: Results) -> Iterator[str]:
-    """Yield a sentence about unfinished tasks, with the time of the last result.
+    """Yield a sentence about unfinished tasks, if there are any.
 
-    The time tells a reader of a page how old the page is.
+    The sentence has the time of the last result, to show how old the page is.
     """
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
@@ -239,8 +243,8 @@ def _unfinished(results: Results) -> Iterator[str]:
 def find_measure(results: Results, rule: Rule) -> Measure | None:
     """Return the measure that decides the study's claims, or None if no compared run has finished.
 
-    The measure is the rule's measure. A rule without a measure takes the first metric of `MAIN`
-    that a compared run has measured, on test images if there are any.
+    If the rule has no measure, the measure is the first metric of `MAIN` that a compared run has
+    measured, on test images if there are any.
 
     Raises:
         UserError: The finished runs have not measured the metric, or its better direction is
@@ -248,11 +252,11 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
     """
     if results.rows(rule.test).empty:
         return None
-    # `results.rows` leaves out infinite values. Here they count, so that a run that has diverged
-    # does not change which metric is chosen
+    # `results.rows` leaves out infinite values. They count here, so that a diverged run does not
+    # change which metric is chosen
     rows = results.table
-    of_model = rows["metric"].map(lambda name: is_model_metric(read_flat_name(name)))
-    rows = rows[(rows["run"] == rule.test) & of_model.astype(bool)]
+    is_of_model = rows["metric"].map(lambda name: is_model_metric(read_flat_name(name)))
+    rows = rows[(rows["run"] == rule.test) & is_of_model.astype(bool)]
     name = rule.measure
     if name is None:
         tested = rows[rows["split"] == "test"]
@@ -275,7 +279,7 @@ def find_measure(results: Results, rule: Rule) -> Measure | None:
 
 
 def build_measure(name: str, split: str) -> Measure:
-    """Return the measure of a metric on a split, with the format of its values."""
+    """Describe a metric on a split: the label, the better direction and the format of values."""
     key = read_flat_name(name)
     metric = find_metric(key)
     measure = Measure(name, split, metric_label(key), sign=1 if metric.higher else -1)
@@ -287,9 +291,9 @@ def build_measure(name: str, split: str) -> Measure:
 def _measure_order(metric: str) -> float:
     """Return the rank of a metric. `find_measure` takes the metric with the lowest rank.
 
-    The metrics that an evaluation of a frozen encoder measures, such as `knn`, have the ranks of
-    `measure_rank`. All other metrics share the last rank. Among them are the metrics that a probe
-    measures during training, such as `probe_knn`.
+    The metrics of a frozen encoder's evaluation, such as `knn`, have the ranks of `measure_rank`.
+    All other metrics share the last rank, also the metrics that a probe measures during training,
+    such as `probe_knn`.
     """
     key = read_flat_name(metric)
     has_rank = is_frozen_metric(key) and not key.is_probe
@@ -347,7 +351,7 @@ def _why_not_comparable(
     if on_different_images(paired):
         return f"{names} were tested on different images."
     metric = read_flat_name(measure.name)
-    # describes the course of training, such as the learning rate, and not how good a model is
+    # a plain number, such as the learning rate, describes the training and not how good a model is
     is_about_training = find_metric(metric).unit == NUMBER
     # a probe measures the encoder's features, whatever the task is
     if measure.split == "test" or metric.is_probe or is_about_training:
@@ -358,8 +362,7 @@ def _why_not_comparable(
             continue
         keys = [key for key in keys_of_prediction(a.values) if key in a.values and key in b.values]
         if predicts_labels(metric.part or str(a.values["objective"])):
-            # An objective that predicts labels has the same task whatever the sizes of images,
-            # patches and masks are
+            # Predicting labels is the same task for all sizes of images, patches and masks
             keys = ["objective"]
         for key in keys:
             if a.values[key] != b.values[key]:
@@ -368,10 +371,10 @@ def _why_not_comparable(
 
 
 def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByComparison | None:
-    """Pair each trained encoder with untrained weights of the same seed and place.
+    """Pair each trained encoder with untrained weights of the same seed and axis names.
 
-    A compared fine-tuning is paired with a task that fine-tunes untrained weights. A compared
-    evaluation or pre-training is paired with the untrained weights that it has measured itself.
+    A fine-tuning is paired with a task that fine-tunes untrained weights. An evaluation or a
+    pre-training is paired with the untrained weights that the same task has measured.
 
     Returns:
         The pairs of runs of each comparison with untrained weights. None if untrained weights were
@@ -379,11 +382,12 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
             include all pairs.
     """
     tasks, report = results.plan.by_name, results.plan.report
-    tested = [task for task in tasks.values() if task.run == rule.test]
-    trained = [task for task in tested if not _is_fresh(task, tasks)]
-    if report.get("question"):  # the answer of study/worth compares the released encoder
-        trained = [task for task in trained if _arm_name(task, rule) != RELEASED]
-    tool, shown_runs = tested[0].tool, (rule.test, *report.get("beside", ()))
+    tested_tasks = [task for task in tasks.values() if task.run == rule.test]
+    trained_tasks = [task for task in tested_tasks if not _is_fresh(task, tasks)]
+    if report.get("question"):  # study/worth compares the released encoder in its answer
+        trained_tasks = [task for task in trained_tasks if _arm_name(task, rule) != RELEASED]
+    tool = tested_tasks[0].tool
+    shown_runs = (rule.test, *report.get("beside", ()))
     fresh_tasks = []
     if tool == "finetune":
         fresh_tasks = [
@@ -396,22 +400,22 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
         ]
     rows = results.rows(metric=measure.name, split=measure.split)
     paired_by_comparison: dict[Comparison, list[pd.DataFrame]] = {}
-    for task in trained:
-        place = tuple(pair for pair in task.at.items() if pair[0] != rule.axis)
+    for task in trained_tasks:
+        place = tuple((axis, name) for axis, name in task.at.items() if axis != rule.axis)
         fresh_folders = {
             _arm_name(fresh_task, rule): fresh_task.name
             for fresh_task in fresh_tasks
             if fresh_task.seed == task.seed and _is_same_place(rule, task, fresh_task)
         }
-        if not fresh_tasks:
+        if not fresh_tasks:  # untrained weights that the task has measured itself
             fresh_folders = {FRESH: FRESH_FOLDER.format(task.name)}
         for name, folder in fresh_folders.items():
             paired = pair_rows(rows, "folder", Comparison(task.name, folder))
             comparison = Comparison(_arm_name(task, rule), name, place)
             paired_by_comparison.setdefault(comparison, []).append(paired)
     joined = {comparison: pd.concat(frames) for comparison, frames in paired_by_comparison.items()}
-    if trained and not fresh_tasks and not any(map(len, joined.values())):
-        # pre-training tasks have baselines of their own
+    if trained_tasks and not fresh_tasks and not any(map(len, joined.values())):
+        # untrained weights are no missing result of a pre-training, which has other baselines
         return {} if tool == "pretrain" else None
 
     def without_order(comparison: Comparison) -> frozenset[Any]:
@@ -425,8 +429,8 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
 def _is_fresh(task: Task, tasks: Tasks) -> bool:
     """Return whether a task evaluates or fine-tunes untrained weights.
 
-    A task may take the initial weights that were best among several tries (runs that each test one
-    setting). For such a task, the result is true if untrained weights were one of the tries.
+    A task may take the best initial weights of several tries (runs that each test one setting). For
+    such a task, the result is true if untrained weights were among the tries.
     """
     if task.tool == "pretrain":
         return False
@@ -441,7 +445,10 @@ def _is_fresh(task: Task, tasks: Tasks) -> bool:
 
 
 def _arm_name(task: Task, rule: Rule) -> str:
-    """Return the arm of a task: the name on the compared axis, or the run of any other task."""
+    """Return the arm of a task, which is the task's name on the compared axis.
+
+    A task that has no such name counts as an arm with the name of its run.
+    """
     if task.run != rule.test or rule.axis is None:
         return task.run
     return task.at.get(rule.axis, task.run)
@@ -450,9 +457,9 @@ def _arm_name(task: Task, rule: Rule) -> str:
 def _is_same_place(rule: Rule, trained: Task, fresh: Task) -> bool:
     """Return whether a task from untrained weights has the same axis names as a trained task.
 
-    For example, both have the name "1%" on the axis "share" of labels. An axis that only one of the
-    tasks has is ignored. For a task of the compared run (`rule.test`), the compared axis is ignored
-    too, such as "arm" with the names `mae` and `scratch`: its names are meant to differ.
+    For example, both tasks have the name "1%" on the axis "share" of labels. An axis that only one
+    of the tasks has is ignored. If both tasks are of the compared run (`rule.test`), the axis of
+    the arms, such as `mae` and `scratch`, is ignored too, because arms are meant to differ.
     """
     differing_axes = {
         axis for axis in fresh.at.keys() & trained.at.keys() if fresh.at[axis] != trained.at[axis]
@@ -471,9 +478,9 @@ def _measure_family(
 ) -> Family:
     """Measure the differences of comparisons that share an error of 5%.
 
-    The error is divided by the number of comparisons and by the number of planned ends. A planned
-    end is the moment when all tasks of a plan have finished, and the report makes its claims. Each
-    change of the plan after results were known adds a planned end.
+    The error is divided by the number of comparisons and by the number of planned ends. At a
+    planned end, all tasks of a plan have finished and the report makes its claims. Each change of
+    the plan after results were known adds a planned end.
 
     Args:
         pairs_by_comparison: For each comparison, a row for each seed with the runs of both arms.
@@ -508,6 +515,7 @@ def claims_sentence(opening: str, family: Family, rule: Rule, measure: Measure) 
     if family.num_comparisons == 1:
         comparisons = "1 comparison"
     missing = f", {len(family.missing)} without results yet" if family.missing else ""
+    # `size` is the number of comparisons times the number of planned ends
     ends = family.size // max(1, family.num_comparisons)
     at_ends = f", at {ends} planned ends" if ends > 1 else ""
     correction = f" (Bonferroni over {comparisons}{missing}{at_ends})" if family.size > 1 else ""
@@ -578,7 +586,7 @@ def _ends(difference: Difference, measure: Measure) -> str:
 
 
 def _best(claimed: Sequence[Difference], rule: Rule, measure: Measure) -> str | None:
-    """Return the arm that is better than all other arms at every place, or None if there is none.
+    """Return the arm that is better than all other arms at every place, or None without one.
 
     A study of two arms gives None, because the sentence about their difference already says which
     arm is better.

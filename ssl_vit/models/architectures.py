@@ -16,7 +16,8 @@ from ..recipe.timm_models import is_packed, network, positions_of, sizes_of_stat
 from . import resnet  # noqa: F401  adds its architectures to timm's
 from .positions import STD
 
-# Architectures of timm without a preset option that arguments could not undo, because
+# Architectures of timm for model.activation=swiglu and model.positions=rotary. Arguments can change
+# all their presets. In other architectures some presets cannot be switched off, because
 # create_model drops arguments that are None
 SWIGLU = "vit_giant_patch14_dinov2"
 ROTARY = "eva_giant_patch14_224"
@@ -56,8 +57,9 @@ def build_timm_args(
         model: The keys of model=.
         size: Side of the images in pixels.
         channels: Number of channels of the images. A network with a ResNet needs 3.
-        exported: Whether the network is read from an export, where positions that the encoder adds
-            itself are a learned table of the backbone. False: the network has no such table.
+        exported: True for the network that reads an export, in which positions that the encoder
+            adds (learned_2d, sincos_2d) are a learned table. False for the backbone of an encoder,
+            which has no table for such positions.
     """
     if model.convolutional:
         return dict(model.args)
@@ -118,8 +120,7 @@ def create(model: Model, expected: str = "", **args: Any) -> Any:
 
     Args:
         model: The keys of model=.
-        expected: Sentence at the end of the error message that says which architectures are
-            possible.
+        expected: Last sentence of the error message, which says what architectures are possible.
         **args: Arguments of timm.create_model.
 
     Raises:
@@ -144,8 +145,8 @@ def _named(model: Model) -> str:
 def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
     """Check that a network has the sizes that the keys of model= state.
 
-    For model.layer_scale, the check is only whether there is a LayerScale ("a value" or "null"),
-    because the initial value is not visible in the weights of a network.
+    For model.layer_scale, compare only whether there is a LayerScale ("a value" or "null"). The
+    weights of a network do not show the initial value.
 
     Args:
         stored: {key: value} of the network, such as {"registers": 4, "layer_scale": "null"}.
@@ -194,7 +195,7 @@ def check_architecture(backbone: Any, patch_size: int, model: Model) -> None:
     keys = ("registers", "layer_scale", "qk_norm", "activation", "mlp")
     sizes = sizes_of_state(backbone.state_dict())
     stored = {key: sizes[f"model.{key}"] for key in keys if f"model.{key}" in sizes}
-    # learned_2d and sincos_2d are added by the encoder, so the network of timm has no positions
+    # The encoder adds learned_2d and sincos_2d itself, so the network of timm has no positions
     if not model.positions.endswith("_2d"):
         stored["positions"] = positions_of(backbone)
     check_sizes(stored | {"patch": patch_size}, model)

@@ -38,10 +38,10 @@ def token_rows(index_BK: Tensor, tokens: int) -> Tensor:
 
 
 class PackedLinear(nn.Linear):
-    """Linear layer that computes queries, keys and values by one matrix, as timm's `qkv`.
+    """Linear layer that computes queries, keys and values by one matrix, like timm's `qkv`.
 
-    Queries of only the wanted tokens are computed here, and not in the attention, because ZeRO 3
-    provides a module's weights only during the module's forward.
+    The queries of wanted tokens are computed in this module and not in the attention, because ZeRO
+    3 provides a module's weights only during the module's forward.
     """
 
     def forward(  # type: ignore[override]
@@ -69,20 +69,20 @@ class PackedLinear(nn.Linear):
 
 
 class QueryAttention(Attention):
-    """timm's Attention, with the fused kernel on the devices on which the kernel is faster.
+    """timm's Attention, with the fused kernel only where the kernel is faster.
 
     With `wanted_BK`, only the wanted tokens attend and are projected. This needs a PackedLinear
     `qkv`.
 
-    Queries, keys and values are slices of (B, T, 3, H, d), so that the backward pass writes all
-    gradients into one tensor in the order of the outputs of `qkv`. timm's order needs a second
-    copy.
+    Queries, keys and values are slices of (B, T, 3, H, d). So the backward pass writes their
+    gradients into one tensor, in the order of the outputs of `qkv`. timm's order needs a copy.
     """
 
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **mask: Any
     ) -> Tensor:
-        if any(value is not None and value is not False for value in mask.values()):
+        has_mask = any(value is not None and value is not False for value in mask.values())
+        if has_mask:
             return super().forward(x_BTD, **mask)
         if wanted_BK is None:
             qkv_BT3Hd = self.qkv(x_BTD).unflatten(-1, (3, self.num_heads, -1))
@@ -121,15 +121,15 @@ class Block(vision_transformer.Block):
 
 
 def fused_is_faster(query: Tensor) -> bool:
-    """Return whether the fused attention kernel is at least as fast as plain products.
+    """Return whether the fused attention kernel is at least as fast as plain matrix products.
 
-    Measured forward and backward: on a CPU this holds only in float32 (docs/speed.md).
+    On a CPU this holds only in float32, measured forward and backward (docs/speed.md).
     """
     return query.device.type != "cpu" or query.dtype == torch.float32
 
 
 def fuse_on_gpus(network: nn.Module) -> None:
-    """Let attention use fused kernels if there is a GPU, and plain products otherwise."""
+    """Let attention use fused kernels if there is a GPU, and plain matrix products otherwise."""
     for module in network.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = torch.cuda.is_available()  # type: ignore[assignment]
@@ -158,11 +158,11 @@ def choose_attention(network: nn.Module) -> None:
 
 
 def enable_wanted_tokens(blocks: nn.Sequential | nn.ModuleList) -> None:
-    """Make the last block able to compute only some of the tokens, for example the masked patches.
+    """Let the last block compute only some of the tokens, for example the masked patches.
 
-    Its class becomes this module's `Block`, whose `forward` takes the indices of the tokens to
-    compute, `wanted_BK`. The weights stay the same. Nothing changes unless the last block is
-    exactly of timm's class `Block` and has a QueryAttention.
+    The last block gets the class `Block` of this file, whose `forward` takes the indices of the
+    tokens to compute, `wanted_BK`. The weights stay the same. Nothing changes unless the last block
+    is exactly of timm's class `Block` and has a QueryAttention.
 
     Args:
         blocks: The blocks of a network of timm. The last block is changed in place.

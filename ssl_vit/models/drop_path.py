@@ -5,11 +5,10 @@ from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """Stochastic depth as in timm: drops a residual branch for some samples and scales the others.
+    """Stochastic depth as in timm: drop a residual branch for some samples, and scale the others.
 
-    The rate is a tensor. A float would be a constant of the compiled graph, and if blocks with
-    different rates are compiled one by one, they would exceed torch.compile's limit of graphs and
-    run eagerly.
+    The rate is kept as a tensor. torch.compile would compile a graph for each value of a float, so
+    blocks with different rates would exceed its limit of graphs and run eagerly.
     """
 
     keep: Tensor

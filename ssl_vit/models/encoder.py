@@ -46,7 +46,7 @@ EXPECTED = "Use a Vision Transformer or an Eva of timm that cuts images into pat
 
 
 class Backbone(nn.Module, ABC):
-    """Network of timm with preprocessing.
+    """Network of timm that takes integer images and normalises them.
 
     Args:
         backbone: The network of timm.
@@ -120,15 +120,15 @@ class Backbone(nn.Module, ABC):
 
 
 class PatchProjection(nn.Conv2d):
-    """timm's convolution of patches that do not overlap, computed as a matrix product.
+    """timm's convolution of non-overlapping patches, computed as a matrix product.
 
     The matrix product takes less time on a CPU (docs/speed.md).
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return embeddings (B, N, D) of patches' pixels (B, N, X) in the order of `cut_patches`.
+        """Return embeddings (B, N, D) of the pixels (B, N, X) that `cut_patches` returns.
 
-        Images (B, C, H, W), which timm's forward pass gives, are convolved as in timm.
+        Images (B, C, H, W), as in timm's forward pass, are convolved as in timm.
         """
         if x.ndim == 4:
             return super().forward(x)
@@ -147,7 +147,7 @@ def cut_patches(image_BCHW: Tensor, side: int) -> Tensor:
 
 
 def join_patches(pixel_BNX: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Join the patches of `cut_patches` to RGB images (B, 3, H, W).
+    """Join patches that `cut_patches` has cut, and return RGB images (B, 3, H, W).
 
     Args:
         pixel_BNX: Pixels of the patches.
@@ -238,8 +238,8 @@ class Encoder(Backbone):
             pixel_BNX: Pixels of the patches, in the order of `cut_patches`.
         """
         embed = self.backbone.patch_embed
-        # The convolutional stem of a hybrid reads beyond the edges of a patch, so the patches are
-        # first joined to images again
+        # The convolutional stem of a hybrid reads beyond the edges of a patch, so join the patches
+        # to images again
         if not isinstance(embed.proj, PatchProjection):
             return embed(self.normalize(join_patches(pixel_BNX, self.grid)))
         square = (self.channels, self.patch_size, self.patch_size)
@@ -260,8 +260,9 @@ class Encoder(Backbone):
                 3). The patches keep their position embeddings. In the sequence, they follow the
                 prefix tokens in the order of `visible_BV`. None: all patches.
             wanted_BK: Indices of the patches whose features are returned, int64, counted among the
-                patches that the blocks see. To save time, the last block computes only these
-                patches, if it can (`enable_wanted_tokens`). None: all tokens are returned.
+                patches that the blocks see. To save time, the last block computes only the wanted
+                patches if its class allows this (`enable_wanted_tokens`). None: all tokens are
+                returned.
 
         Returns:
             Features of all tokens (B, T, D), or of the wanted patches (B, K, D).
@@ -341,7 +342,7 @@ class Encoder(Backbone):
         """Return a feature of each image, (B, D): the class token or the mean of the patches.
 
         The final norm is applied to the tokens before they are pooled. A network of timm with
-        `fc_norm` has no such norm and normalises the pooled feature instead.
+        `fc_norm` has no final norm and normalises the pooled feature instead.
 
         Args:
             images: Images that `pixels` accepts.
@@ -354,7 +355,9 @@ class Encoder(Backbone):
             TypeError: See `pixels` and `patch`.
             ValueError: See `pixels` and `patch`, or `pool` has another value.
         """
-        return self.pooled(self.tokens(images, layer), self.pool if pool is None else pool, layer)
+        if pool is None:
+            pool = self.pool
+        return self.pooled(self.tokens(images, layer), pool, layer)
 
     def tokens(self, images: Images, layer: int | None = None) -> Tensor:
         """Return all tokens (B, T, D) of images, prefix tokens first.
@@ -389,9 +392,9 @@ class Encoder(Backbone):
         Args:
             h_BTD: Tokens after the final norm, or after the block `layer`.
             pool: "token" or "avg".
-            layer: Number of the block that returned the tokens. Such a feature is not normalised.
-                None: the tokens come from the final norm. Then `fc_norm` is applied to the feature,
-                which changes it only if the network has this norm.
+            layer: Number of the block that returned the tokens. The feature is not normalised.
+                None: the tokens come from the final norm, and `fc_norm` is applied to the feature.
+                (`fc_norm` is an identity in networks without this norm.)
 
         Raises:
             ValueError: `pool` has another value.

@@ -4,9 +4,9 @@ import torch
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Return a context manager without autocast: operations keep the precision of their inputs.
+    """Return a context manager that switches autocast off, so that operations keep their precision.
 
-    Autocast does not support the meta device, on which costs are counted, so the CPU's is used
-    there.
+    Autocast does not support the meta device, on which costs are counted. For this device, the
+    context manager of the CPU is returned.
     """
     return torch.autocast("cpu" if device.type == "meta" else device.type, enabled=False)

@@ -1,8 +1,7 @@
 """Convert weights between timm's and transformers' native ViT, both ways, and export ONNX.
 
-All conversions start from an export in timm's format. The files for transformers are written here
-and not by transformers, because an export must not need that library, and names and keys here can
-be read by all versions.
+All conversions start from an export in timm's format. The files for transformers are written
+without this library, so that an export does not need it and all its versions can read the files.
 """
 
 import json
@@ -54,10 +53,10 @@ def _weight_names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
         depth: Number of blocks.
 
     Returns:
-        Two dictionaries. The first has the tensors with one name in each library, such as
-        {"blocks.0.norm1.bias": "encoder.layer.0.layernorm_before.bias"}. The second has the tensors
-        in which timm packs queries, keys and values, such as {"blocks.0.attn.qkv.bias":
-        ["encoder.layer.0.attention.attention.query.bias", ...]}, with three names each.
+        {timm's name: transformers' name}, such as
+        {"blocks.0.norm1.bias": "encoder.layer.0.layernorm_before.bias"}, and
+        {timm's name: three names} of the tensors in which timm packs queries, keys and values, such
+        as {"blocks.0.attn.qkv.bias": ["encoder.layer.0.attention.attention.query.bias", ...]}.
     """
     modules = PARTS | HEAD
     packed_modules = {}
@@ -98,7 +97,8 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     expected = {*names.values()}
     expected.update(*packed_names.values())
     for name in tensors:
-        if name not in expected and not name.startswith("pooler.") and "mask_token" not in name:
+        is_dropped = name.startswith("pooler.") or "mask_token" in name
+        if name not in expected and not is_dropped:
             raise ValueError(f"transformers' ViT has no tensor {name}")
     converted = {timm_name: tensors[name] for timm_name, name in names.items() if name in tensors}
     for timm_name, query_key_value in packed_names.items():
@@ -130,9 +130,9 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
             converted |= dict(zip(packed_names[timm_name], tensor.chunk(3), strict=True))
     converted = {name: tensor.contiguous() for name, tensor in converted.items()}
     if classifies:
-        head = tuple(HEAD.values())
+        head_prefixes = tuple(HEAD.values())
         return {
-            name if name.startswith(head) else f"vit.{name}": tensor
+            name if name.startswith(head_prefixes) else f"vit.{name}": tensor
             for name, tensor in converted.items()
         }
     width = state["cls_token"].shape[-1]
@@ -157,11 +157,11 @@ def to_transformers(export: Path, out: Path) -> None:
     config = read_config(export)
     model = _load(export)
     classes = config["num_classes"]
-    reason = _unsupported(model)
-    if reason:
+    why_unsupported = _unsupported(model)
+    if why_unsupported:
         raise UserError(
-            f"format=transformers: {export} cannot be converted. {reason} Use the export as it is,"
-            " which AutoModel reads through timm."
+            f"format=transformers: {export} cannot be converted. {why_unsupported} Use the export"
+            " as it is, which AutoModel reads through timm."
         )
     if classes and config["global_pool"] != "token":
         raise UserError(
@@ -238,15 +238,17 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
         config: Content of the export's config.json.
         model: timm's network of the export.
     """
-    names = config.get("label_names") or []
-    head: dict[str, Any] = {"pooler_act": "linear"}
-    if names:
-        head = {
-            "id2label": {str(number): name for number, name in enumerate(names)},
-            "label2id": {name: number for number, name in enumerate(names)},
+    class_names = config.get("label_names") or []
+    architecture = "ViTModel"
+    head_entries: dict[str, Any] = {"pooler_act": "linear"}
+    if class_names:
+        architecture = "ViTForImageClassification"
+        head_entries = {
+            "id2label": {str(number): name for number, name in enumerate(class_names)},
+            "label2id": {name: number for number, name in enumerate(class_names)},
         }
     return {
-        "architectures": ["ViTForImageClassification" if names else "ViTModel"],
+        "architectures": [architecture],
         "model_type": "vit",
         "image_size": model.patch_embed.img_size[0],
         "patch_size": model.patch_embed.patch_size[0],
@@ -260,7 +262,7 @@ def _vit_config(config: dict[str, Any], model: Any) -> dict[str, Any]:
         "qkv_bias": True,
         # transformers ignores this key. ssl_vit needs it to pool features in the same way
         "global_pool": config["global_pool"],
-        **head,
+        **head_entries,
     }
 
 
@@ -290,7 +292,7 @@ def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
         kind = "ViTImageProcessor"
         size = resized
     else:
-        # Among the processors that resize the shorter side and crop the centre, this does no more
+        # This processor resizes the shorter side and crops the centre, and does nothing else
         kind = "BitImageProcessor"
         size = {"shortest_edge": resized["height"]}
     return {

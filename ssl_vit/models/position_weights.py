@@ -36,11 +36,11 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
 
 
 def find_position_kind(state: Mapping[str, Tensor], stated_kind: str | None) -> str | None:
-    """Return the value that model.positions must have to load some weights.
+    """Return the value of model.positions that weights need, or None if it is unknown.
 
     - "rotary", if the weights' files say so. The weights may also have a learned position table.
     - "learned", if the weights have a position table and their files do not say "rotary".
-    - Otherwise `stated_kind`: "none", or None if the kind is unknown.
+    - Otherwise `stated_kind`, which is "none" or None.
 
     Args:
         state: The weights, {name: tensor}.
@@ -48,7 +48,9 @@ def find_position_kind(state: Mapping[str, Tensor], stated_kind: str | None) -> 
             nothing.
     """
     has_table = any(name.endswith(POSITIONS) for name in state)
-    return "learned" if has_table and stated_kind != "rotary" else stated_kind
+    if has_table and stated_kind != "rotary":
+        return "learned"
+    return stated_kind
 
 
 def fit_positions(
@@ -58,9 +60,9 @@ def fit_positions(
 ) -> dict[str, Tensor]:
     """Return weights whose position table is interpolated to the encoder's grid.
 
-    Positions that the encoder adds itself are also loaded into the encoder. If the table has
-    positions for prefix tokens and the encoder does not, these positions are added to the tokens
-    themselves, which gives the same features.
+    If the encoder adds positions itself (learned_2d, sincos_2d), the table is also loaded into the
+    encoder. If only the table has positions for prefix tokens, they are added to the weights of the
+    tokens, which gives the same features.
 
     Args:
         state: The weights, {name: tensor}.
@@ -106,15 +108,15 @@ def fit_positions(
 def _count_prefix_positions(rows: int, encoder: Encoder) -> int:
     """Guess how many rows of a position table belong to prefix tokens.
 
-    Prefix tokens are the class token and the registers. Either each of them has a row, or none of
-    them has. All other rows belong to patches, and the numbers below are tried in this order.
+    Prefix tokens are the class token and the registers. Either all of them have a row, or none. All
+    other rows belong to patches. The following numbers are tried in this order.
 
-    First, the number is accepted if exactly the encoder's patches remain:
+    Accepted if the remaining rows are exactly the encoder's patches:
     1. the number of prefix tokens
     2. 0
 
-    Then, it is accepted if a square number of rows remains, as for another size of image:
-    3. the number in the encoder's own table: the number of its prefix tokens, or 0
+    Accepted if the number of remaining rows is square, as for another image size:
+    3. the number in the encoder's own table (the number of its prefix tokens, or 0)
     4. 0
     5. the number of prefix tokens
 

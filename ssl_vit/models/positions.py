@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from .full_precision import full_precision
 
-# Deviation of initial embeddings, as in timm. timm cuts at 100 STD, which no draw reaches: normal_
-# is the same and, unlike trunc_normal_, gives the same weights with every version of torch.
+# Standard deviation of initial embeddings, as in timm. timm truncates at 100 STD, which no draw
+# reaches. normal_ is used because trunc_normal_ gives other weights in other versions of torch.
 STD = 0.02
 
 
@@ -54,11 +54,11 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
 
 
 def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Interpolate position embeddings to another grid as `resize_positions` does, return (M, D).
+    """Interpolate position embeddings (N, D) to another grid, with a reproducible gradient.
 
-    The result is W @ table with the matrix W (M, N) of the interpolation. Interpolating the
-    identity matrix yields W. In this way the gradient is a matrix product: torch's interpolation
-    adds up its gradient on a GPU in no fixed order, so that results would differ between runs.
+    The result (M, D) equals that of `resize_positions`. It is computed as W @ table, where W (M, N)
+    is the interpolated identity matrix, so that the gradient is a matrix product. On a GPU, torch's
+    interpolation adds up gradients in no fixed order, so results would differ between runs.
 
     Args:
         table_ND: Embeddings of N patches on a square grid.
@@ -71,13 +71,13 @@ def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
-    """Return the sines, then the cosines, of the rotation of each patch of a grid, (N, 2d).
+    """Return the sines, then the cosines, of each patch's rotary angles, (N, 2d).
 
-    These are the values that the same timm network, built for images with this grid, would use.
+    They are equal to those of the same timm network built for images with this grid.
 
     Args:
-        rope: Rotary positions of a timm network: RotaryEmbeddingDinoV3, which can compute another
-            grid itself, or RotaryEmbeddingCat, whose settings are read to compute it here.
+        rope: Rotary positions of a timm network: RotaryEmbeddingDinoV3, which has a method for
+            other grids, or RotaryEmbeddingCat, whose settings are copied.
         grid: Rows and columns of patches.
     """
     if isinstance(rope, RotaryEmbeddingDinoV3):
@@ -102,10 +102,10 @@ def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
 class Positions(nn.Module):
     """Positions that are part of a timm network.
 
-    The network has one learned embedding for each token, or rotary positions (Eva), with or without
-    learned embeddings, or no positions. Rotary positions rotate queries and keys of patches, not of
-    prefix tokens, by angles that follow from row and column, and are used only in the blocks'
-    attention. A smaller grid has the angles that timm uses for images of that size.
+    The network has a learned embedding for each token, rotary positions (Eva), both kinds, or no
+    positions. Rotary positions are used only in the attention: queries and keys of patches, not of
+    prefix tokens, are rotated by angles that follow from row and column. A smaller grid has the
+    angles that timm uses for images of that size.
 
     Args:
         kind: Value of model.positions.
@@ -123,7 +123,7 @@ class Positions(nn.Module):
             x_BND: Patch embeddings without positions.
         """
         token_BTD = backbone._pos_embed(x_BND)
-        # timm's class Eva returns (tokens, rotary angles), and `block_arguments` gets the angles
+        # timm's Eva returns (tokens, rotary angles). `block_arguments` returns the angles instead
         if isinstance(token_BTD, tuple):
             token_BTD = token_BTD[0]
         return backbone.norm_pre(token_BTD)
@@ -131,8 +131,7 @@ class Positions(nn.Module):
     def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the tokens that the first block receives for another grid of patches.
 
-        Position embeddings are interpolated so that the corners of the new grid get the embeddings
-        of the old corners.
+        Position embeddings are interpolated so that the corner patches keep their embeddings.
 
         Args:
             backbone: The network of timm.
@@ -197,12 +196,12 @@ class Added(Positions, ABC):
 
     @abstractmethod
     def load_table(self, table_ND: Tensor, old_ND: Tensor) -> None:
-        """Load the position embeddings of an export, after checking that their kind is the same.
+        """Load the position embeddings of an export, after checking their kind.
 
         Args:
             table_ND: Embeddings, interpolated to the grid of the encoder.
-            old_ND: Embeddings as in the export, on a square grid that may have another size. Fixed
-                embeddings are compared with these, because interpolation changes them.
+            old_ND: Embeddings as in the export, on a square grid that may have another size. The
+                check of fixed embeddings uses `old_ND`, because interpolation changes the values.
 
         Raises:
             ValueError: The embeddings are of another kind, for example learned for each patch.
@@ -245,10 +244,9 @@ class Learned2d(Added):
 
 
 class Sincos2d(Added):
-    """Fixed sines and cosines of the column, then of the row.
+    """Fixed sines and cosines of the column, then of the row, as in MAE's code (He et al., 2022).
 
-    The order is that of MAE's code (He et al., 2022). MoCo v3 (Chen et al., 2021) puts the row
-    first.
+    MoCo v3 (Chen et al., 2021) puts the row first.
     """
 
     table_ND: Tensor

@@ -54,7 +54,7 @@ def vit_resnetv2_bit(
     Args:
         pretrained: Passed on to timm.
         layers: Number of blocks in each stage of the ResNet.
-        width_factor: Factor of the number of channels of the ResNet.
+        width_factor: Multiplies the ResNet's numbers of channels.
         **args: Arguments of timm's VisionTransformer.
     """
     _check_blocks(layers)
@@ -78,7 +78,9 @@ def vit_resnetv2_bit(
 
 
 def _check_blocks(layers: Sequence[int]) -> None:
-    """Check the number of stages, because ResNetV2 would ignore stages that it has no channels for.
+    """Check that there are 1 to 4 stages, each with a block.
+
+    ResNetV2 would silently ignore further stages, for which it has no numbers of channels.
 
     Raises:
         ValueError: There are more than 4 stages, or a stage has no block.

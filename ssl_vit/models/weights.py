@@ -45,11 +45,11 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
         encoder: The network to load weights into.
         init: Where the weights come from.
         exported: Whether the encoder will be exported. Loading sets the eps of the layer norms to
-            the eps that the weights were trained with. An export in timm's format cannot state
-            this eps, so an encoder that will be exported gets the eps back that it had before.
+            the eps of the weights' training. An export in timm's format cannot state this eps, so
+            for an encoder that will be exported the previous eps is restored.
 
     Returns:
-        Entries for environment.json, empty for scratch: "init" and "before". "init" has a hash of
+        Entries "init" and "before" for environment.json, empty for scratch. "init" has a hash of
         the weights and `InitSource.identity`, so that a resumed run notices if the weights have
         changed. "before" has the cost of the run that trained the weights, for example
         {"exaflop": 3.1, "device_hours": 2.0}.
@@ -75,6 +75,7 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
 
 
 def _norm_eps(encoder: Backbone) -> float | None:
+    """Return the eps of the final norm, or None for a network without this norm."""
     return getattr(getattr(encoder.backbone, "norm", None), "eps", None)
 
 
@@ -133,8 +134,8 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     model_sizes = sizes_of_state(backbone.state_dict()) | timm_models.hidden_properties(backbone)
-    # The sizes are checked before names and shapes, because an error that names model.width says
-    # more than an error that lists shapes
+    # Check sizes before names and shapes: an error about model.width says more than one about
+    # shapes of tensors
     _check_sizes(init.option, sizes_of_state(state) | loaded.hidden_properties, model_sizes)
     model_state = backbone.state_dict()
     if isinstance(encoder, Encoder):
@@ -143,8 +144,8 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
     _check_names(init.option, state, model_state)
     if isinstance(encoder, Encoder):
         state = fit_positions(state, encoder, loaded.timm_interpolation)
-    # `fit_positions` has loaded a position table that belongs to the encoder into the encoder. The
-    # backbone has no tensor of this name, so the table is left out here
+    # If the encoder adds positions itself, `fit_positions` has loaded the position table into the
+    # encoder. The backbone has no such tensor, so leave the table out
     names = backbone.state_dict().keys()
     backbone.load_state_dict({name: value for name, value in state.items() if name in names})
     if loaded.eps is not None:
@@ -164,14 +165,14 @@ def copy_weights(source: Backbone, target: Backbone) -> None:
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
         state = fit_positions(exported_state(source), target)
-    # `state` may have a position table that the target holds outside of its backbone. If `state`
-    # lacks a name, load_state_dict raises an error that lists it
+    # Leave out a position table that the target holds outside of its backbone. If a tensor is
+    # missing in `state`, load_state_dict raises an error that names it
     names = target.backbone.state_dict().keys()
     target.backbone.load_state_dict({name: state[name] for name in names if name in state})
 
 
 def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor]) -> bool:
-    """Adapt the first layer of RGB weights to the channels of the encoder, if the channels differ.
+    """Adapt the first layer of RGB weights to an encoder with other channels.
 
     Args:
         encoder: The network that the weights are for.
@@ -187,7 +188,7 @@ def _adapt_channels(encoder: Backbone, init: InitSource, state: dict[str, Tensor
     """
     stored = state.get(FIRST)
     current = encoder.backbone.state_dict().get(FIRST)
-    # With the stem of a hybrid in front, the first layer reads features instead of pixels
+    # In a hybrid, this layer follows a ResNet and reads features instead of pixels
     reads_pixels = current is not None and current.shape[1] == encoder.channels
     if stored is None or not reads_pixels:
         return False
@@ -213,8 +214,8 @@ def _check_positions(
 ) -> None:
     """Check that the weights have the encoder's kind of positions.
 
-    The names of the tensors are not enough, because weights with rotary positions and weights
-    without positions have the same names.
+    The check uses the kind that the files state, because weights with rotary positions and weights
+    without positions have tensors of the same names.
 
     Args:
         encoder: The network that the weights are for.
@@ -243,17 +244,19 @@ def _check_normalisation(encoder: Backbone, init: InitSource, loaded: "LoadedWei
     Args:
         encoder: The network that the weights are for.
         init: Where the weights come from, for the error message.
-        loaded: The mean and std of the pixels in the training of the weights. None if the files of
-            the weights state none.
+        loaded: Has mean and std of the pixels in the training of the weights, or None if the files
+            of the weights do not state them.
 
     Raises:
         UserError: The normalisations differ. The message names the option to add.
     """
     for key in ("mean", "std"):
         expected = getattr(loaded, key)
-        # rounded, because published values have 3 or 4 decimals
+        if expected is None:
+            continue
+        # Published values have 3 or 4 decimals, so compare rounded values
         current = [round(value, 4) for value in getattr(encoder.data, key)]
-        if expected is not None and [round(value, 4) for value in expected] != current:
+        if [round(value, 4) for value in expected] != current:
             raise UserError(
                 f"data.{key}={current}: {init.option} was trained with another value. Use"
                 f" data.{key}=[{','.join(map(str, expected))}]."
@@ -269,10 +272,11 @@ class LoadedWeights(NamedTuple):
         state: The weights, {timm's name: tensor}.
         mean: Mean of each channel for the normalisation of pixels in [0, 1].
         std: Standard deviation of each channel for the normalisation of pixels in [0, 1].
-        hidden_properties: Properties of the network that the names and shapes of its weights do not
-            show, such as {"model.heads": 12}, see `timm_models.hidden_properties`.
+        hidden_properties: Properties that the names and shapes of the weights do not show, such as
+            {"model.heads": 12}, see `timm_models.hidden_properties`.
         eps: The eps of the layer norms.
-        positions: Value of model.positions, if the names of the tensors do not show it.
+        positions: Value of model.positions if the names of the tensors do not show it: "rotary" or
+            "none".
         timm_interpolation: Arguments with which timm interpolates the position table, for weights
             in timm's format. None: interpolate as in the paper's code. See `fit_positions`.
     """
@@ -288,7 +292,8 @@ class LoadedWeights(NamedTuple):
 
 def _open(init: InitSource) -> LoadedWeights:
     """Read weights from timm (timm:NAME), from an export, or from a .npz file."""
-    # Raises an error if the source does not exist. The folder is None for timm:NAME and .npz files
+    # `fetch_export` raises an error if the source does not exist. It returns None for timm:NAME and
+    # .npz files
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
         return _from_timm(init)
@@ -300,8 +305,8 @@ def _open(init: InitSource) -> LoadedWeights:
 def _from_timm(init: InitSource) -> LoadedWeights:
     """Download and read weights that timm has published, without the classifier.
 
-    The weights are read from a safetensors file. `timm.create_model(pretrained=True)` is not used,
-    because it may load a pickle file instead, which can run code.
+    The weights are read from a safetensors file. `timm.create_model(pretrained=True)` might load a
+    pickle file instead, which can run code.
 
     Args:
         init: Weights that timm has published, timm:NAME.
@@ -310,7 +315,7 @@ def _from_timm(init: InitSource) -> LoadedWeights:
     files = ["config.json", "model.safetensors"]
     folder = hub_files.fetch(str(published.hf_hub_id), init.option, files)
     loaded = _from_export(folder, init.option)
-    # a name, or a tuple of names for an architecture with two classifiers
+    # timm states a name, or a tuple of names for an architecture with two classifiers
     classifiers: Any = published.classifier
     if not isinstance(classifiers, tuple | list):
         classifiers = (classifiers,)
@@ -377,8 +382,8 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
 def _from_npz(init: InitSource) -> LoadedWeights:
     """Read a checkpoint of google-research/vision_transformer.
 
-    The file has the names of flax. timm can convert them only while it loads the file into a
-    network. Therefore a network of the same size is built, loaded, and its weights are returned.
+    The tensors have flax's names. timm converts names only while it loads a file into a network.
+    Therefore build a network of the same size, load the file, and return the network's weights.
 
     Args:
         init: The .npz file.
@@ -567,6 +572,6 @@ def _config(
 
 
 def _packed(tensors: dict[str, Tensor]) -> bytes:
-    """Return the content of a safetensors file."""
+    """Return the content of a safetensors file with these tensors."""
     on_cpu = {name: value.contiguous().cpu() for name, value in tensors.items()}
     return save(on_cpu, {"format": "pt"})

@@ -16,5 +16,6 @@ def declare_all() -> None:
     for module_info in pkgutil.iter_modules(__path__):
         if module_info.ispkg:
             module = importlib.import_module(f"{__name__}.{module_info.name}")
-            for declaration in getattr(module, "DECLARATIONS", ()) or (module.DECLARATION,):
+            declarations = getattr(module, "DECLARATIONS", ()) or (module.DECLARATION,)
+            for declaration in declarations:
                 declare(declaration)

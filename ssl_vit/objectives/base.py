@@ -98,9 +98,9 @@ def _caller() -> str:
 
 
 class RequiresMethods(nn.Module, ABC):
-    """Module that can only be created if the class defines all abstract methods.
+    """Module whose class must define all abstract methods.
 
-    Otherwise a UserError of one line names the missing methods.
+    Otherwise creating the module raises a UserError that names the missing methods in one line.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -138,8 +138,8 @@ class Objective(RequiresMethods):
 
     Attributes:
         encoder: The network that is trained.
-        mixing_option: The option that makes a step depend on which images share a device batch, ""
-            if there is no such option.
+        mixing_option: The option, if any, that makes a step depend on which images share a device
+            batch, else "".
         baselines_move: Whether `baselines` change during training, for instance because they are
             computed from a teacher's features.
     """
@@ -156,11 +156,11 @@ class Objective(RequiresMethods):
     def forward(self, batch: Batch) -> Output: ...
 
     def teachers(self) -> dict[str, Backbone]:
-        """Return the frozen networks, each under the option that says where its weights come from.
+        """Return the frozen networks, by the name of the option that says which weights to load.
 
-        In the example {"distill.teacher": network}, a new run reads the weights that the option
-        `distill.teacher` names, and loads them into the network before the first step. Checkpoints
-        contain the network, so a resumed run does not read the weights again.
+        For {"distill.teacher": network}, a new run loads the weights that the option
+        `distill.teacher` names into the network, before the first step. Checkpoints contain the
+        network, so a resumed run does not read the weights again.
 
         Returns:
             {option: network}. The option is declared with `key(names_weights=True)`.
@@ -172,9 +172,8 @@ class Objective(RequiresMethods):
     def start_step(self, progress: float) -> None:
         """Update values that follow a schedule, such as a temperature, before a training step.
 
-        The default calls `start_step` of all modules of the objective that are `StepHooks`. These
-        modules must keep the values in buffers, because a compiled graph would treat other values
-        as constants.
+        The default calls `start_step` of all `StepHooks` among the objective's modules. They must
+        keep the values in buffers, because a compiled graph would treat other values as constants.
 
         Args:
             progress: Share of the run that is done, from 0 to 1.
@@ -183,14 +182,13 @@ class Objective(RequiresMethods):
             module.start_step(progress)
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Update buffers that follow training, after an optimiser step.
+        """Update buffers such as the running mean of a teacher's logits, after an optimiser step.
 
-        An example is the running mean of a teacher's logits. The default calls `after_step` of all
-        modules of the objective that are `StepHooks`.
+        The default calls `after_step` of all `StepHooks` among the objective's modules.
 
         Args:
-            found_inf: True if the optimiser skipped the step, and then no buffer may change. Bool,
-                on the device.
+            found_inf: True if the optimiser skipped the step. Then no buffer may change. Bool, on
+                the device.
         """
         for module in self._step_hooks():
             module.after_step(found_inf)
@@ -201,8 +199,8 @@ class Objective(RequiresMethods):
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """Return the weights that a training step does not change, by default none.
 
-        A method that overrides this one must freeze all these weights from the first step on and
-        release all of them in the same step later in the run.
+        An override must freeze all of these weights from the first step on, and release all of them
+        in the same later step.
 
         Args:
             progress: Share of the run that is done before the step, from 0 to 1.
@@ -252,18 +250,18 @@ class Objective(RequiresMethods):
         The default has no scores.
 
         Returns:
-            {name of a `Baseline`: (sum, count)} over the images of the batch. A sum may
-            also be a tensor (C,), with one score for each of C predictions. The prediction with the
-            largest total over all batches is then the baseline. For example, a sum with the number
-            of images of each class gives the accuracy of naming the commonest class.
+            {name of a `Baseline`: (sum, count)} over the images of the batch. A sum may also be a
+            tensor (C,) with the scores of C predictions. Then the prediction with the largest total
+            over all batches is the baseline. For example, a sum with the number of images of each
+            class gives the accuracy of naming the commonest class.
         """
         return {}
 
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
         """Compute the probabilities of K prototypes for each of B images.
 
-        From these probabilities, a run measures the mutual information of images and prototypes,
-        which falls to 0 when the encoder collapses. The default has no prototypes.
+        A run uses them to measure the mutual information of images and prototypes, which falls to 0
+        when the encoder collapses. The default has no prototypes.
 
         Args:
             batches: Batches with B images in total.
@@ -315,9 +313,7 @@ class Objective(RequiresMethods):
         return {name: value for name, value in state if not name.startswith(encoder_prefixes)}
 
     def load_heads(self, heads: dict[str, Tensor]) -> None:
-        """Load the tensors that `heads` of a trained objective returned.
-
-        The encoder is loaded separately.
+        """Load the tensors that `heads` has returned. The encoder is loaded separately.
 
         Args:
             heads: {name: tensor}.
@@ -335,16 +331,16 @@ class Objective(RequiresMethods):
 def check_output(objective: Objective, output: Output) -> None:
     """Check that a plugin's objective returns a scalar loss, and (sum, count) of each metric.
 
-    The metrics must include "loss", and each metric must have a row in a declaration, because it
-    would not be shown otherwise.
+    The metrics must include "loss". Each metric must be declared, because other metrics would not
+    be shown.
 
     Args:
         objective: The plugin's objective.
         output: What `forward` returned, which may be anything.
 
     Raises:
-        UserError: The output is something else. The message names the plugin's file and class and
-            what is expected.
+        UserError: The output is something else. The message names the plugin's file and class, and
+            says what is expected.
     """
     place = describe_plugin_class(objective)
     if not isinstance(output, Output):
@@ -356,7 +352,8 @@ def check_output(objective: Objective, output: Output) -> None:
             "Return a scalar, for example loss.mean()."
         )
     for name, pair in output.metrics.items():
-        if not isinstance(pair, tuple) or [getattr(x, "ndim", 1) for x in pair] != [0, 0]:
+        is_pair = isinstance(pair, tuple) and [getattr(x, "ndim", 1) for x in pair] == [0, 0]
+        if not is_pair:
             raise UserError(
                 f"{place}: metric {name} is not a pair (sum, count) of scalars. Use sums(...)."
             )
@@ -441,10 +438,10 @@ def check_share(objective: Objective, name: str, value: float) -> None:
 
 
 def describe_plugin_class(objective: Objective) -> str:
-    """Return "FILE: CLASS" of the class to blame in an error message about an objective.
+    """Return "FILE: CLASS" of the class that an error message about an objective should name.
 
-    This is the class of the objective or of its target, if a plugin (a user's Python file) defines
-    it. Without a plugin, it is the class of the objective.
+    This is the first class among objective and target that a plugin (a user's Python file) defines.
+    Without a plugin, it is the class of the objective.
     """
     # Objectives and targets are the subclasses of RequiresMethods
     modules = [module for module in objective.modules() if isinstance(module, RequiresMethods)]

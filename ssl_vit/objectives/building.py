@@ -72,7 +72,7 @@ class Settings:
         declared = declaration.target(self.target)
         built = cast(Target, declared.build(self, encoder))
         _check_built(declared, built, Target)
-        # Captions of figures use this text, which says how the target's values are drawn
+        # Captions of figures say with this text how the target's values are drawn
         built.drawn = declared.drawn
         return built
 
@@ -102,6 +102,7 @@ def build_objective(
 def _check_built(
     declared: ObjectiveDeclaration | TargetDeclaration, built: object, kind: type
 ) -> None:
+    """Raise a UserError if a declaration has built something other than an instance of `kind`."""
     if not isinstance(built, kind):
         raise UserError(
             f"{describe_class(type(declared))}: build returns {type(built).__name__}. "

@@ -20,7 +20,7 @@ from ..recipe.split_counts import selected_count
 
 MASK, RANDOM, KEEP = range(3)
 STREAM = rng.stream_id("corruption")  # computed at import, because `sample` is compiled
-BLOCKS = 64  # rectangles drawn for an image, of which the first that cover K patches are used
+BLOCKS = 64  # rectangles drawn for an image. Only the first, until they cover K patches, are used
 
 
 class Corruption(NamedTuple):
@@ -48,10 +48,10 @@ def sample(
     shape: str = "patches",
     side: int = 1,
 ) -> Corruption:
-    """Choose the K = rate N corrupted patches of each image and how each of them is corrupted.
+    """Choose the K = rate N corrupted patches of each image, and how each patch is corrupted.
 
     A corrupted patch is replaced by the [mask] embedding (kind MASK), replaced by the embedding of
-    a random other patch (RANDOM), or kept as it is (KEEP). The kind of each patch is drawn
+    a random other patch (RANDOM), or left unchanged (KEEP). The kind of each patch is drawn
     independently. The corrupted patches are the first K in `corruption_order`.
 
     Args:
@@ -75,8 +75,8 @@ def sample(
 def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> Tensor:
     """Draw MASK, RANDOM or KEEP for each corrupted patch, int64 (B, K).
 
-    Probabilities are compared in integers, in units of 2^-24, so that no rounding of floats
-    decides.
+    Probabilities are compared as integers, in units of 2^-24, so that the result does not depend on
+    the rounding of floats.
 
     Args:
         key_B1: Random streams of the images, int64.
@@ -92,7 +92,7 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:
-    """Draw a patch for each corrupted patch, which replaces it if its kind is RANDOM.
+    """For each corrupted patch, draw another patch as its replacement (used for kind RANDOM).
 
     All other patches of the image or of the device batch are equally likely. If there is no other
     patch, the corrupted patch itself is returned.
@@ -116,9 +116,9 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
         first_row_BK = torch.zeros_like(corrupted_row_BK)
     if candidates == 1:
         return corrupted_row_BK
-    # Draw one of the candidates except the corrupted patch itself: draw from one row less, then add
-    # 1 to the rows from the corrupted patch's row on, so that this row is skipped. Patch p draws
-    # with its counter 3 p + 2 (see `corruption_order`)
+    # Draw one of the candidates except the corrupted patch itself: draw from one candidate less,
+    # then skip the row of the corrupted patch by adding 1 from this row on. Patch p draws with its
+    # counter 3 p + 2 (see `corruption_order`)
     drawn_row_BK = first_row_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, candidates - 1)
     return drawn_row_BK + (drawn_row_BK >= corrupted_row_BK).long()
 
@@ -126,22 +126,22 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
 def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Tensor:
     """Return a number for each patch, int64 (B, N): patches with low numbers are corrupted first.
 
-    The caller corrupts the K patches with the lowest numbers. They are single patches, squares or
-    rectangles of patches, in random order. K may end inside a square or rectangle, so the patches
-    within it are ordered at random too. Squares and rectangles need a square grid of patches.
+    The numbers order single patches, squares or rectangles of patches at random. Patches within a
+    square or rectangle are ordered at random too, because only a part of the last one may be
+    corrupted. Squares and rectangles need a square grid of patches.
 
     Args:
         key_B1: Random streams of the images.
         patches: Number of patches N of an image.
         shape: "patches" corrupts patches, or squares of patches, in random order. "blocks" corrupts
             random rectangles one after the other, then the patches that no rectangle covers (BEiT:
-            Bao et al., 2022, algorithm 1). Unlike BEiT's, the rectangles may extend beyond the
-            image's edges, so that all patches are corrupted equally often.
+            Bao et al., 2022, algorithm 1). Unlike in BEiT, rectangles may extend beyond the edges
+            of the image, so that all patches are corrupted equally often.
         side: Side in patches of the squares that shape="patches" corrupts (SimMIM's large masked
             patches: Xie et al., 2022, section 3.2). 1 corrupts single patches.
     """
     index_N = torch.arange(patches, device=key_B1.device)
-    # A counter selects a number of the image's random stream:
+    # Each image has a random stream, from which a counter selects a number:
     #   3 p, 3 p + 1, 3 p + 2  order, kind (`_kinds`) and source (`_sources`) of patch p
     #   3 N + p                order of the square whose first patch is p
     #   3 N + 4 m and on       height, width, top and left of rectangle m (`_blocks`)
@@ -157,13 +157,13 @@ def corruption_order(key_B1: Tensor, patches: int, shape: str, side: int) -> Ten
         group_BN = rng.top_bits(rng.bits(key_B1, counter_N), 31)
     else:
         group_BN = _blocks(key_B1, index_N, grid)
-    # The group of a patch, its square or rectangle, is in the upper bits. So patches are ordered by
-    # group first. Within a group, the 31 bits of the patch's own hash decide
+    # Patches are ordered first by group (square or rectangle), in the upper bits, and within a
+    # group by the 31 bits of the patch's own hash
     return (group_BN << 31) | rng.top_bits(hash_BN, 31)
 
 
 def _blocks(key_B1: Tensor, index_N: Tensor, grid: int) -> Tensor:
-    """Draw BLOCKS rectangles for each image, and return the first that covers each patch.
+    """Draw BLOCKS rectangles per image, and return the first rectangle that covers each patch.
 
     The sides of a rectangle are between a quarter and half of the grid's side. All positions at
     which a rectangle covers at least one patch are equally likely.
@@ -177,13 +177,14 @@ def _blocks(key_B1: Tensor, index_N: Tensor, grid: int) -> Tensor:
         Numbers of rectangles, int64 (B, N), or BLOCKS for a patch that no rectangle covers.
     """
     number_M = torch.arange(BLOCKS, device=key_B1.device)
-    # The counters after those of the patches: four for each rectangle (height, width, top, left)
+    # Counters for each rectangle (height, width, top, left) follow the counters of the patches
     slot_M = 3 * len(index_N) + 4 * number_M
     low = max(1, grid // 4)
     high = max(1, grid // 2)
     height_BM = low + rng.integers(key_B1, slot_M, high - low + 1)
     width_BM = low + rng.integers(key_B1, slot_M + 1, high - low + 1)
-    # From 1 - height (only the last row is in the image) to grid - 1 (only the first row is)
+    # The top is between 1 - height (only the last row of the rectangle is inside the image) and
+    # grid - 1 (only the first row is inside), and the left side likewise
     top_BM = rng.integers(key_B1, slot_M + 2, grid + height_BM - 1) - height_BM + 1
     left_BM = rng.integers(key_B1, slot_M + 3, grid + width_BM - 1) - width_BM + 1
     covers_BMN = covered(grid, top_BM, left_BM, height_BM, width_BM)
@@ -237,9 +238,9 @@ def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
 def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
     """Return embeddings or pixels (B, N, D) in which RANDOM patches are replaced by their sources.
 
-    Patches of the other kinds stay unchanged. Prefer to replace pixels, which have no gradient. For
-    embeddings, a GPU adds up the gradients of the copies of a source in no fixed order, so results
-    differ slightly from run to run.
+    All other patches stay unchanged. Prefer to replace pixels, which have no gradient. If a source
+    embedding is copied several times, a GPU adds up the gradients of the copies in no fixed order,
+    so results differ slightly from run to run.
 
     Args:
         x_BND: Embeddings or pixels of all patches.

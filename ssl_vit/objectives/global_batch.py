@@ -29,9 +29,8 @@ def rank() -> int:
 def gather(x_BC: Tensor) -> Tensor:
     """Return the rows (G, C) of all processes, in the order of processes, without a gradient.
 
-    All processes must call this function together. The exception is a tensor on the meta device,
-    which has no values and is returned as it is: a process uses such tensors to count the
-    operations of a step, without the other processes.
+    All processes must call this function together. A tensor on the meta device is returned
+    unchanged, because a process uses such tensors alone, to count the operations of a step.
     """
     num_processes = processes()
     if num_processes == 1 or x_BC.is_meta:
@@ -60,10 +59,10 @@ class _Sum(torch.autograd.Function):
 def gather_with_gradient(x_BC: Tensor) -> Tensor:
     """Return the rows (G, C) of all processes, in the order of processes, with a gradient.
 
-    All processes must call this function together, and must also run backward together. If the loss
-    of each process is a mean over the images of this process, the mean of all losses has the same
-    gradient as the loss of a single process with all images. As in `gather`, a tensor on the meta
-    device is returned as it is.
+    All processes must call this function together, and run backward together. If each process
+    computes the mean loss of its own images, the mean over processes has the same gradient as the
+    loss of a single process with all images. As in `gather`, a tensor on the meta device is
+    returned unchanged.
     """
     num_processes = processes()
     if num_processes == 1 or x_BC.is_meta:
@@ -71,8 +70,8 @@ def gather_with_gradient(x_BC: Tensor) -> Tensor:
     rows_before = len(x_BC) * rank()
     rows_after = len(x_BC) * (num_processes - 1) - rows_before
     columns = [0, 0] * (x_BC.ndim - 1)  # F.pad begins at the last dimension
-    # Each process pads with zeros where other processes have rows, so the sum contains all rows. In
-    # backward, `_Sum` adds up the gradients of all processes' losses
+    # Each process puts zeros where other processes have rows, so the sum contains the rows of all.
+    # In backward, `_Sum` adds up the gradients of all processes' losses
     return _Sum.apply(F.pad(x_BC, (*columns, rows_before, rows_after)))
 
 
@@ -92,9 +91,9 @@ def mean(x_BC: Tensor) -> Tensor:
 class GlobalBatchNorm(StepHooks):
     """Batch normalisation with mean and variance of the global batch, in float32.
 
-    The result is the same for any number of processes (as torch's SyncBatchNorm, which needs GPUs).
-    Evaluation uses running means. Training moves the running means between `start_step` and
-    `after_step`.
+    The result is the same for any number of processes, like that of torch's SyncBatchNorm, which
+    needs GPUs. `forward` updates the running mean and variance in training, and uses them in
+    evaluation. If the optimiser skips a step, `after_step` undoes the update.
 
     Args:
         channels: Number of channels C.
@@ -105,8 +104,8 @@ class GlobalBatchNorm(StepHooks):
     running_var: Tensor
     mean_before: Tensor
     var_before: Tensor
-    EPS = 1e-5  # torch's default, as is MOMENTUM
-    MOMENTUM = 0.1  # momentum of the running means
+    EPS = 1e-5  # torch's default
+    MOMENTUM = 0.1  # of the running mean and variance, torch's default
 
     def __init__(self, channels: int, affine: bool = True) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ NUMBER_OF_KIND = dict(
 
 
 class PatchPrediction(Objective):
-    """Objective that predicts corrupted patches. The loss is the mean over all corrupted patches.
+    """Objective that predicts corrupted patches, with the mean loss over all corrupted patches.
 
     Args:
         encoder: A Vision Transformer with patches.
@@ -42,7 +42,7 @@ class PatchPrediction(Objective):
 
     @abstractmethod
     def sample_corruption(self, batch: Batch) -> corruption.Corruption:
-        """Choose the patches that are corrupted from the keys of the images."""
+        """Choose the corrupted patches of each image. The images' keys determine the choice."""
 
     @abstractmethod
     def patch_logits(self, batch: Batch, drawn: corruption.Corruption) -> Tensor:
@@ -73,9 +73,9 @@ class PatchPrediction(Objective):
         """Return the target's baselines, summed over the masked patches (kind MASK).
 
         The baselines are simple predictions, such as the mean of the neighbours. They are compared
-        with the network's metrics on masked patches (`loss_masked`), of which the network sees
-        nothing. Patches of kind KEEP are left out because the network sees them. Patches of kind
-        RANDOM are left out because the network sees another patch in their place.
+        with the network's metrics on masked patches (`loss_masked`). Other corrupted patches are
+        left out, because the network sees the patch itself (KEEP) or another patch in its place
+        (RANDOM).
         """
         drawn = self.sample_corruption(batch)
         shape = (len(batch.key), self.encoder.patches)
@@ -118,10 +118,10 @@ def _sum_and_count(value: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _by_kind(name: str, value_BK: Tensor, kind_BK: Tensor) -> Metrics:
-    """Return (sum, count) of a metric over all corrupted patches, and over each kind of them.
+    """Return (sum, count) of a metric over all corrupted patches, and separately for each kind.
 
     Args:
-        name: Name of the metric. The name of the kind is appended for a single kind.
+        name: Name of the metric. For a single kind, the name of the kind is appended.
         value_BK: Values of the corrupted patches.
         kind_BK: MASK, RANDOM or KEEP for each corrupted patch.
     """

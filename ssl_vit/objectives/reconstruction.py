@@ -67,14 +67,14 @@ def reconstruct(objective: "PatchPrediction", batch: Batch) -> Reconstruction:
     predicted_BNX = corrupted_BNX.scatter(1, index_BKX, predicted_BKX)
     true_BNX = _rendered(target, target.ground_truth(batch.image), patch)
     panels_B4NX = torch.stack([pixels_BNX, corrupted_BNX, predicted_BNX, true_BNX], 1)
-    shape = {"h": rows, "w": columns, "p": patch, "q": patch}
-    panels_B43HW = rearrange(panels_B4NX, "b v (h w) (p q c) -> b v c (h p) (w q)", **shape)
+    sides = {"h": rows, "w": columns, "p": patch, "q": patch}
+    panels_B43HW = rearrange(panels_B4NX, "b v (h w) (p q c) -> b v c (h p) (w q)", **sides)
 
     def to_map(value_BKX: Tensor) -> Tensor:
         """Return values (B, K, P P) of the corrupted patches as a map (B, H, W), NaN elsewhere."""
         empty_BNX = value_BKX.new_full((*true_BNX.shape[:2], patch * patch), torch.nan)
         map_BNX = empty_BNX.scatter(1, index_BKX[..., : patch * patch], value_BKX)
-        return rearrange(map_BNX, "b (h w) (p q) -> b (h p) (w q)", **shape)
+        return rearrange(map_BNX, "b (h w) (p q) -> b (h p) (w q)", **sides)
 
     true_BKX = corruption.gather_corrupted(true_BNX, drawn)
     difference_BKX = (predicted_BKX.float() - true_BKX.float()).abs() / 255

@@ -24,8 +24,8 @@ SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 class Prototypes(nn.Linear, StepHooks):
     """Cosine similarities of features with K prototypes, each multiplied by the prototype's length.
 
-    The lengths are 1 or learned. While `frozen`, at the beginning of the run, the gradient of the
-    prototypes is zero, so that it adds nothing to the norm for gradient clipping.
+    The lengths are 1 or learned. At the beginning of the run, while `frozen` is true, the gradient
+    of the prototypes is zero, so that it adds nothing to the norm for gradient clipping.
     """
 
     frozen: Tensor
@@ -41,7 +41,7 @@ class Prototypes(nn.Linear, StepHooks):
         self.frozen.fill_(progress < self.freeze)
 
     def forward(self, x_XW: Tensor) -> Tensor:
-        # In bfloat16, the quotients by the temperature would be rounded to 2 or 3 digits
+        # In bfloat16, similarities / temperature would be rounded to 2 or 3 digits
         with full_precision(x_XW.device):
             weight_KW = torch.where(self.frozen, self.weight.detach(), self.weight)
             length_K = torch.where(self.frozen, self.length_K.detach(), self.length_K)
@@ -50,16 +50,16 @@ class Prototypes(nn.Linear, StepHooks):
 
 
 class Head(nn.Module):
-    """Three linear layers with GELUs in between, the last one narrow, followed by prototypes.
+    """Projection head: three linear layers with GELUs in between, followed by prototypes.
 
-    After Caron et al. (2021, "Network architecture"), whose code calls it `DINOHead`, without batch
-    norm.
+    This is `DINOHead` of the authors' code, without batch norm (Caron et al., 2021, "Network
+    architecture").
 
     Args:
         inputs: Width C of the encoder's features.
         options: Widths of the layers and number of prototypes.
         patches: Whether patches have separate prototypes.
-        layers: Whether patches have separate linear layers, too.
+        layers: Whether patches have separate linear layers.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Teacher(teacher.Teacher):
 class Assignment(StepHooks):
     """Module that turns a teacher's logits into probabilities of prototypes and prevents collapse.
 
-    With "centre", a running mean of all logits is subtracted before the softmax. The mean moves
-    after each training step that is not skipped (equations 1 and 4, algorithm 1). With "sinkhorn",
-    the result is the nearest assignment in which all prototypes are equally likely in the batch
-    (Caron et al., 2020, equations 3 to 5). Since sinkhorn needs a batch, `forward` takes a softmax
-    in evaluation.
+    With balance "centre", a running mean of all logits is subtracted before the softmax. The mean
+    moves after each training step that is not skipped (equations 1 and 4, algorithm 1). With
+    "sinkhorn", the result is the nearest assignment in which all prototypes are equally likely in
+    the batch (Caron et al., 2020, equations 3 to 5). Since sinkhorn needs a batch, `forward` takes
+    a softmax in evaluation.
 
-    In training, both use the global batch, so all processes must call `forward` together. In
+    In training, `forward` uses the global batch, so all processes must call it together. In
     evaluation, `assign_all` uses the images of all processes.
 
     Args:
@@ -193,7 +193,7 @@ class Assignment(StepHooks):
         With balance "sinkhorn", no centre is used, so nothing is done.
 
         Args:
-            found_inf: True if the optimiser skipped the step, and then the centre stays. Bool.
+            found_inf: True if the optimiser skipped the step. Then the centre stays. Bool.
         """
         if self.balance != "centre":
             return
@@ -204,8 +204,8 @@ class Assignment(StepHooks):
         """Return probabilities (X, K) by the Sinkhorn-Knopp algorithm.
 
         Each step divides by the total of each prototype over the counted rows of all processes,
-        then by the total of each row. Logarithms are used, because exponentials would exceed the
-        range of float32. If `counted_X` selects no row of any process, the result is a softmax.
+        then by the total of each row. The steps work with logarithms, because exponentials would
+        exceed the range of float32. If no row of any process counts, the result is a softmax.
 
         Args:
             logits_XK: The teacher's logits.
@@ -218,7 +218,7 @@ class Assignment(StepHooks):
                 counted_XK = log_XK.masked_fill(~counted_X[:, None], -torch.inf)
             # Logarithm of each prototype's total: over rows of each process, then over processes
             mass_K = global_batch.gather(counted_XK.logsumexp(0)[None]).logsumexp(0)
-            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no row is selected
+            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no row counts
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
 
@@ -226,11 +226,11 @@ class Assignment(StepHooks):
 def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
     """Return the KoLeo loss of each image (B,), which pushes features of different images apart.
 
-    KoLeo is -log of the distance between an image's feature and the nearest feature of another
-    image in the group, both scaled to length 1 (Sablayrolles et al., 2019, equation 2; DINOv2:
-    Oquab et al., 2024). The gradient flows into both features. As in the authors' `KoLeoLoss`,
-    KOLEO_EPS is added to each channel of the difference of two features, and to the distance. The
-    loss of a single image is 0.
+    Features are scaled to length 1. KoLeo is -log of the distance between an image's feature and
+    the nearest feature of another image in the group (Sablayrolles et al., 2019, equation 2;
+    DINOv2: Oquab et al., 2024). The gradient flows into both of these features. As in the authors'
+    `KoLeoLoss`, KOLEO_EPS is added to each channel of the difference of two features, and to the
+    distance. The loss of a single image is 0.
 
     Args:
         x_BC: Features of the images.

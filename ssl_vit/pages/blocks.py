@@ -32,7 +32,7 @@ ASSETS = Path(__file__).with_name("assets")
 
 
 class Text(NamedTuple):
-    """Paragraph, which a warning sets off from the text."""
+    """Paragraph. A page sets a warning off from the other text."""
 
     text: str
     warning: bool = False
@@ -48,7 +48,7 @@ class Table(NamedTuple):
     Attributes:
         head: Headings of the columns.
         rows: Cells of each row.
-        labels: Number of first columns that have text, which is aligned on the left.
+        labels: Number of text columns, which are the first columns and are aligned on the left.
         behind: Headings of columns that an HTML table moves to the end, because the narrow screen
             of a phone shows only the first columns.
     """
@@ -66,7 +66,8 @@ class Commands(NamedTuple):
 class Line(NamedTuple):
     """Line of a chart.
 
-    `kind` is "line", "points" (few values, joined) or "level" (a constant, dashed).
+    `kind` is "line", "points" (few values, each with a point, joined) or "level" (a dashed line for
+    a constant).
     """
 
     name: str
@@ -85,7 +86,7 @@ class Chart(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Figure as SVG text, from the file at `path` relative to the page's folder.
+    """Figure as SVG text. `path` is the SVG file, relative to the page's folder.
 
     A figure with a title is listed in the page's table of contents.
     """
@@ -97,9 +98,7 @@ class Figure(NamedTuple):
 
 
 class Image(NamedTuple):
-    """PNG image: `alt` describes the image for people who cannot see, and `href` links to the
-    original.
-    """
+    """PNG image. `alt` is the text for people who cannot see. `href` links to the original."""
 
     png: bytes
     caption: str
@@ -127,7 +126,7 @@ class Section(NamedTuple):
     """Section of a page.
 
     Attributes:
-        title: Title, which the first section does not have.
+        title: Title. Empty for the first section.
         blocks: Content.
         is_folded: Whether an HTML page shows only the title until the reader unfolds the section.
     """
@@ -179,8 +178,8 @@ def html(title: str, sections: list[Section], refresh: int = 0) -> str:
     """Return a page as HTML that needs no other file.
 
     Figures, scripts and styles are inside the page. The page's security policy lets the browser run
-    only these scripts and load nothing else, so that a name with HTML in it could do no harm even
-    if it were not escaped.
+    only these scripts and load nothing else. So a name with HTML in it could do no harm even if it
+    were not escaped.
 
     Args:
         title: Title of the page, used as the first heading.
@@ -211,7 +210,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        # only the package's own files and JSON are marked as markup
+        # only the package's own files and JSON are marked as markup, all other values are escaped
         finalize=lambda value: value if isinstance(value, Markup) else visible_text(value),
     )
     environment.filters["embedded"] = _embedded
@@ -233,12 +232,12 @@ def _in_page_order(table: Table) -> Table:
     `table.behind` has the headings of these columns. The other columns, and the moved columns among
     themselves, keep their order.
     """
-    # False sorts before True, and columns with equal keys keep their order
-    order = sorted(range(len(table.head)), key=lambda column: table.head[column] in table.behind)
+    # False sorts before True, and the sort keeps the order of columns with equal keys
+    columns = sorted(range(len(table.head)), key=lambda column: table.head[column] in table.behind)
     return table._replace(
-        head=[table.head[column] for column in order],
-        rows=[[row[column] for column in order] for row in table.rows],
-        # `labels` counts the columns of text at the start, to which moved columns no longer belong
+        head=[table.head[column] for column in columns],
+        rows=[[row[column] for column in columns] for row in table.rows],
+        # `labels` counts the text columns at the start: moved columns are no longer at the start
         labels=sum(head not in table.behind for head in table.head[: table.labels]),
     )
 
@@ -251,15 +250,16 @@ def _assets() -> tuple[list[str], list[str]]:
     with uPlot's licence, which must be passed on.
     """
     licence = (ASSETS / "uPlot.LICENSE").read_text(encoding="utf-8")
-    library = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
-    banner, end, code = library.partition("*/")
+    chart_script = (ASSETS / "uPlot.iife.min.js").read_text(encoding="utf-8")
+    banner, end, code = chart_script.partition("*/")
     match = re.search(r"v[\d.]+", banner)
     version = match[0] if match else ""
     # a new comment with the version and the licence, then the end "*/" of the old banner
-    library = f"/* uPlot {version}\n\n{licence}{end}{code}"
-    script = (ASSETS / "page.js").read_text(encoding="utf-8")
-    styles = ["uPlot.min.css", "page.css"]
-    return [library, script], [(ASSETS / name).read_text(encoding="utf-8") for name in styles]
+    chart_script = f"/* uPlot {version}\n\n{licence}{end}{code}"
+    page_script = (ASSETS / "page.js").read_text(encoding="utf-8")
+    style_files = ["uPlot.min.css", "page.css"]
+    styles = [(ASSETS / name).read_text(encoding="utf-8") for name in style_files]
+    return [chart_script, page_script], styles
 
 
 def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
@@ -273,13 +273,13 @@ def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 
 
 def _hash_source(text: str) -> str:
-    """Return the source expression by which a policy allows a script or a style: its hash."""
+    """Return the hash by which a policy allows a script or a style, as a source expression."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _embedded(content: str | bytes) -> str:
-    """Return an SVG text or a PNG as a data URL."""
+    """Return the text of an SVG or the bytes of a PNG as a data URL."""
     kind = "png" if isinstance(content, bytes) else "svg+xml"
     raw = content if isinstance(content, bytes) else content.encode()
     return f"data:image/{kind};base64,{base64.b64encode(raw).decode()}"
@@ -306,7 +306,7 @@ def _json(chart: Chart) -> Markup:
 def _short(value: float) -> float | None:
     """Return a value with six significant digits, which are more than a screen shows.
 
-    The result is None, which a chart draws as a gap, if the value is not finite.
+    A value that is not finite becomes None, and a chart draws None as a gap.
     """
     if not math.isfinite(value):
         return None
@@ -314,5 +314,5 @@ def _short(value: float) -> float | None:
 
 
 def quoted(name: str) -> str:
-    """Return the name of a folder or file as part of a link."""
+    """Escape the name of a folder or file for a link."""
     return urllib.parse.quote(os.fsencode(name), safe="")

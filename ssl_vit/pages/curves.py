@@ -33,9 +33,7 @@ class Curve(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Return whether the metric was measured once, always has the same value, or is never
-        finite.
-        """
+        """Whether the values never change, or no value is finite."""
         finite = np.isfinite(self.values)
         return not finite.any() or bool(finite.all() and self.values.min() == self.values.max())
 
@@ -49,9 +47,9 @@ class MetricRows(NamedTuple):
     Attributes:
         steps: Steps of the rows (R,), rising.
         curves: {metric: curve}, in the order in which the metrics first appear.
-        damaged: Number of lines that are left out because they are no rows or have no later step
-            than the row before. An unfinished last line does not count. (A run that resumes removes
-            the rows of the steps that it repeats.)
+        damaged: Number of lines that are left out: lines that are no rows, and rows without a later
+            step than the row before. (A run that resumes removes the rows of repeated steps.) An
+            unfinished last line does not count.
     """
 
     steps: np.ndarray
@@ -76,7 +74,7 @@ def read(path: Path) -> MetricRows:
         for line in file:
             row = parse_row(line)
             if row is None or (steps and row["step"] <= steps[-1]):
-                # A line without an end is still being written, so it does not count as damaged
+                # a line without a line break is still being written and not damaged
                 damaged += line.endswith("\n")
                 continue
             step = row.pop("step")
@@ -92,7 +90,7 @@ def read(path: Path) -> MetricRows:
 
 
 def model_curves(curves: Curves) -> dict[MetricKey, Curve]:
-    """Return the curves of metrics, without baselines and counts."""
+    """Return `{metric: curve}` of the model's metrics, without baselines and counts."""
     by_key = read_flat_names(curves)
     return {key: curve for key, curve in by_key.items() if is_model_metric(key)}
 
@@ -100,8 +98,8 @@ def model_curves(curves: Curves) -> dict[MetricKey, Curve]:
 def charts(curves: Curves) -> list[Chart]:
     """Return charts of all metrics whose values change.
 
-    A chart shows related metrics, for example the loss of training images and the loss of held-out
-    images, and a horizontal line for each of their baselines. Loss and accuracy come first.
+    A chart shows related metrics, such as the loss on training images and the loss on held-out
+    images, and the baselines of these metrics. The charts of loss and accuracy come first.
     """
     by_title: dict[str, list[Line]] = {title: [] for title in FIRST_TITLES}
     for key, curve in model_curves(curves).items():
@@ -135,17 +133,19 @@ def constant_rows(curves: Curves) -> list[list[str]]:
 def _chart_title(key: MetricKey) -> str:
     """Return the title of the chart that shows a metric.
 
-    Metrics with the same title share a chart. Training and held-out images share "Loss", and all
-    probes share "Probes of the frozen features". Masked patches share the chart of all patches:
-    `accuracy` and `accuracy_masked` are in "Accuracy". Patches that were corrupted in another way
-    share a second chart: `accuracy_random` and `accuracy_kept` are in "Accuracy by kind of patch".
+    Metrics with the same title share a chart:
+    - "Loss": the loss on training images and on held-out images.
+    - "Probes of the frozen features": all probes.
+    - "Accuracy": all patches and masked patches (`accuracy` and `accuracy_masked`).
+    - "Accuracy by kind of patch": patches that were corrupted in another way than by masking
+      (`accuracy_random` and `accuracy_kept`).
     """
     if key.is_probe and key.is_held_out:
         return "Probes of the frozen features"
     title = metric_label(key._replace(patches=""))
     if key.patches not in ("", MASKED):
         title = f"{title} by kind of patch"
-    # A name with its own spelling stays unchanged: k-NN, mIoU, or a part of joint training.
+    # k-NN, mIoU, and names of the parts of a joint objective keep their spelling
     first_word = title.split()[0]
     if "/" in title or first_word != first_word.lower():
         return title
@@ -167,11 +167,11 @@ def metric_title(key: MetricKey) -> str:
 
 
 def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
-    """Yield the lines of baselines, as (title of a chart, line).
+    """Yield the lines of baselines, each as (title of a chart, line).
 
-    A baseline is drawn in the charts of all metrics that are compared with it, so its line may be
-    yielded several times. A constant baseline is a level from the first to the last step of the
-    run. A baseline that changes is a curve.
+    A baseline may belong to several charts: its line is yielded for each chart with a metric that
+    is compared with the baseline. A constant baseline is a level from the first to the last step of
+    the run. A baseline that changes is a curve.
     """
     for key, curve in read_flat_names(curves).items():
         baseline = find_baseline(key)
@@ -183,11 +183,10 @@ def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
         label = f"baseline: {baseline.called}"  # such as "baseline: the commonest class"
         if key.is_probe:  # several probes share one chart
             label = f"{label}, {metric_label(key)}"
-        # a baseline that changes is drawn as a curve, by the function `line`
         baseline_line = line(label, thin_curve(curve))
-        if curve.is_constant:  # drawn as a level
-            first = min(int(other.steps[0]) for other in curves.values())
-            last = max(int(other.steps[-1]) for other in curves.values())
+        if curve.is_constant:
+            first = min(int(any_curve.steps[0]) for any_curve in curves.values())
+            last = max(int(any_curve.steps[-1]) for any_curve in curves.values())
             baseline_line = Line(label, [first, last], [value] * 2, "level")
         for title in dict.fromkeys(map(_chart_title, metrics_to_compare(key))):
             yield title, baseline_line
@@ -196,9 +195,9 @@ def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
 def thin_curve(curve: Curve, max_points: int = DRAWN) -> Curve:
     """Return a curve with fewer points, without losing a peak.
 
-    The first and last point stay. The points between are divided into stretches of equal length,
-    and the lowest and highest point of each stretch stay. A value that is not finite counts as a
-    peak.
+    The first and the last point are kept. The points between them are divided into stretches of
+    equal length, and the lowest and the highest point of each stretch are kept. A value that is not
+    finite counts as the highest.
 
     Args:
         curve: Curve with N points.
@@ -208,9 +207,9 @@ def thin_curve(curve: Curve, max_points: int = DRAWN) -> Curve:
     if last < max_points:
         return curve
     height_N = np.where(np.isfinite(curve.values), curve.values, np.inf)
-    # The first and the last point are always kept, and each stretch between keeps two points
+    # each stretch keeps two points, in addition to the first and the last point of the curve
     num_stretches = (max_points - 2) // 2
-    # Stretch i goes from bounds[i] to bounds[i + 1]; together they cover the points 1 to last - 1
+    # Stretch i goes from bounds[i] to bounds[i + 1]. All stretches cover the points 1 to last - 1
     bounds = 1 + np.arange(num_stretches + 1) * (last - 1) // num_stretches
     positions = {0, last}
     for start, end in itertools.pairwise(bounds):

@@ -98,7 +98,7 @@ def write(folder: Path, about: Sequence[str], run: Path | None = None) -> Path:
 
     Args:
         folder: Folder of the figures.
-        about: A line about the images that were used, and a line for each encoder.
+        about: Lines at the top of the page: about the images, and about each encoder.
         run: Folder of the run that the figures belong to, if any.
 
     Raises:
@@ -139,8 +139,8 @@ def build(
             too_large.append(name)
             continue
         bytes_left -= len(svg)
+        # the objective declares the caption of figures that DESCRIPTIONS lacks
         declared_caption = predictions_caption if path.stem in DECLARED_FIGURES else ""
-        # figures that the package does not describe have the caption that the objective declares
         description = DESCRIPTIONS.get(path.stem, FigureDescription(declared_caption))
         caption = description.caption or default_caption
         entry = recorded.get(path.stem)  # what figures.json says about this figure

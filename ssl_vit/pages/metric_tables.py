@@ -67,9 +67,10 @@ class MetricReading(NamedTuple):
         copies: How many of these images are copies of each other.
         images_text: The images in words, such as `9 held-out images`.
         has_few_images: Whether fewer than FEW_IMAGES distinct images are known to be measured.
-        interval: Interval of a share over distinct images and, for few-shot, over draws; None for
-            other metrics or without images.
-        draws: Number of random draws that a few-shot accuracy averages; 0 for other metrics.
+        interval: Interval of a share over distinct images, and for few-shot accuracy also over
+            draws. None for other metrics, or if the images are unknown.
+        draws: Number of random draws of training images that a few-shot accuracy averages. 0 for
+            other metrics.
         comparisons: Baselines that the metric is compared with, in the order of measuring.
     """
 
@@ -100,10 +101,10 @@ class BaselineComparison(NamedTuple):
 
     Attributes:
         label: Name of the baseline for readers.
-        substitute: What replaces the encoder, a key of SUBSTITUTES such as UNTRAINED; empty if the
+        substitute: Replacement of the encoder, a key of SUBSTITUTES such as UNTRAINED. Empty if the
             baseline replaces no encoder.
         value: Value of the baseline.
-        difference: Paired difference, the reading minus the baseline; None if it was not measured.
+        difference: Paired difference, the reading minus the baseline. None if it was not measured.
         better: Whether the model is better than the baseline, in words.
     """
 
@@ -139,6 +140,7 @@ def read_metrics(
         row, is_finite = find_metric(key), math.isfinite(entry.value)
         images = independent_cases(entry.n, entry.split, measured_on) if is_finite else 0
         distinct = entry.copies.distinct if entry.copies else images
+        is_counted = entry.split in (measured_on or {})
         readings[key] = MetricReading(
             key=key,
             row=row,
@@ -147,16 +149,16 @@ def read_metrics(
             images=images,
             copies=entry.copies,
             images_text=_images_text(entry.split, images) + copies_text(entry.copies),
-            has_few_images=is_finite
-            and entry.split in (measured_on or {})
-            and distinct < FEW_IMAGES,
+            has_few_images=is_finite and is_counted and distinct < FEW_IMAGES,
             interval=entry.interval if row.unit == SHARE else None,
+            # a few-shot accuracy without a recorded number has one draw
             draws=entry.draws or int(key.shots != ""),
             comparisons=[],
         )
     for key, entry in entries.items():
-        baseline, split = find_baseline(key), entry.split
-        metric = compared_with(key, {key for key in readings if readings[key].split == split})
+        baseline = find_baseline(key)
+        same_split = {other for other in readings if readings[other].split == entry.split}
+        metric = compared_with(key, same_split)
         if baseline is None or not metric or not math.isfinite(entry.value):
             continue
         reading = readings[metric]
@@ -182,11 +184,11 @@ def _judge_against_baseline(
 ) -> str:
     """Return in words whether a metric of the model is better than a baseline.
 
-    If the paired difference was measured, its 95% interval decides:
+    If the paired difference was measured, the 95% interval of the difference decides:
     - WON or LOST if the interval excludes zero,
     - OPEN if the interval includes zero.
 
-    Otherwise the metric itself decides. The first of these cases counts:
+    Otherwise the two values decide. The first of these cases counts:
     - FEW if the metric has no interval and was measured on few images,
     - OPEN if the interval of the metric includes the value of the baseline,
     - OPEN if both values are displayed as the same number,
@@ -230,8 +232,8 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
 
     A table titled "features" has the metrics of the frozen encoder, such as k-NN. A table titled
     "results" has all other metrics, such as the training loss. Tables of features come first. The
-    first heading of a table is the number of measured images, such as `400 test images`. A metric
-    that was measured on fewer images states its number next to its name.
+    first heading of a table is the number of measured images, such as `400 test images`. The name
+    of a metric that was measured on another number of images is followed by this number.
 
     Args:
         readings: Metrics of the run.
@@ -250,18 +252,17 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
         if is_shown:
             is_of_encoder = is_probe or has_substitute
             groups.setdefault((is_of_encoder, reading.split), []).append(reading)
-    # `not` puts the metrics of the frozen encoder first, because False sorts before True
-    features_first = sorted(groups.items(), key=lambda item: not item[0][0])
-    return [
-        TitledTable("features", _features_table(group, page))
-        if is_of_encoder
-        else TitledTable("results", _task_table(group, page))
-        for (is_of_encoder, _), group in features_first
-    ]
+    features, results = [], []
+    for (is_of_encoder, _), group in groups.items():
+        if is_of_encoder:
+            features.append(TitledTable("features", _features_table(group, page)))
+        else:
+            results.append(TitledTable("results", _task_table(group, page)))
+    return features + results
 
 
 def without_intervals(reading: MetricReading) -> MetricReading:
-    """Return a reading without an interval, and without what follows from the interval."""
+    """Return a reading without the interval and the judgements that follow from the interval."""
     comparisons = [baseline._replace(better="") for baseline in reading.comparisons]
     return reading._replace(interval=None, comparisons=comparisons)
 
@@ -269,19 +270,19 @@ def without_intervals(reading: MetricReading) -> MetricReading:
 def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
     """Return a table with a row for each metric and a column for each network or baseline.
 
-    The first two columns are the metric's name and the value of this encoder. Then follow the
-    measured baselines: first those in COLUMNS, in the order of COLUMNS, such as "untrained" (the
-    same network with untrained weights), and then all others. The columns of untrained and of
-    initial weights are each followed by a column with the difference from them.
+    The first two columns are the metric's name and the value of this encoder. The measured
+    baselines follow: first the baselines in COLUMNS, such as "untrained" (the same network with
+    untrained weights), and then all other baselines. The column of untrained weights and the column
+    of initial weights are each followed by a column of differences.
 
     Args:
         readings: Metrics of the rows, all of one split.
         page: Whether values have the digits of a page, which are more than on the terminal.
     """
-    baselines_of_rows = [
+    baselines_per_reading = [
         {_column_of(baseline): baseline for baseline in reading.comparisons} for reading in readings
     ]
-    measured = {column for baselines in baselines_of_rows for column in baselines}
+    measured = {column for baselines in baselines_per_reading for column in baselines}
     columns = [column for column in COLUMNS if column in measured]
     columns += sorted(measured - COLUMNS.keys())
     largest = max(readings, key=lambda reading: reading.images)
@@ -291,7 +292,7 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
         if column in WITH_DIFFERENCE:
             head.append(DIFFERENCE)
     rows = []
-    for reading, baselines in zip(readings, baselines_of_rows, strict=True):
+    for reading, baselines in zip(readings, baselines_per_reading, strict=True):
         row = [measure_text(reading, largest), value_text(reading, page)]
         for column in columns:
             baseline = baselines.get(column)
@@ -303,7 +304,7 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
 
 
 def _column_of(baseline: BaselineComparison) -> str:
-    """Return the key in COLUMNS of a baseline, or the baseline's label if COLUMNS lacks it."""
+    """Return a baseline's key in COLUMNS, or the label of a baseline that COLUMNS lacks."""
     if baseline.is_commonest_class:
         return COMMONEST
     return baseline.substitute or baseline.label
@@ -335,14 +336,14 @@ def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
 def measure_text(reading: MetricReading, largest: MetricReading) -> str:
     """Return the name of a metric for a table, with notes such as "k-NN (n = 380)".
 
-    A few-shot accuracy has a note on its draws, which are random choices of training images. If a
-    metric was measured on another number of images than the heading of the table says, or on
-    another number of copies among them, a note gives the number, such as n = 380.
+    A few-shot accuracy has a note on the draws, which are random choices of training images. There
+    is a note on n if the number of images, or of copies among the images, is not the number in the
+    heading of the table.
 
     Args:
         reading: Metric to name.
-        largest: Metric of the table that was measured on the most images, whose number is in the
-            heading. With `reading` itself, there is no note on n.
+        largest: Metric in the table with the most images. The heading has the number of these
+            images. With `reading` itself, there is no note on n.
     """
     notes = []
     if reading.draws == 1:
@@ -369,8 +370,8 @@ def value_text(reading: MetricReading, page: bool = False) -> str:
 def _difference_text(reading: MetricReading, baseline: BaselineComparison, page: bool) -> str:
     """Return a metric minus a baseline, such as "+35.5 (+30.2 to +40.8)", in percentage points.
 
-    The interval is that of the paired difference, which is measured for accuracies and mIoU.
-    Without it, the text is the difference of the two values, such as "-0.25 (no interval)".
+    The text has the paired difference with an interval, if measured (for accuracies and mIoU).
+    Otherwise the text has the difference of the two values, such as "-0.25 (no interval)".
 
     Args:
         reading: The metric.
@@ -391,14 +392,14 @@ def differences_table(readings: Sequence[MetricReading]) -> Table:
     """Return the paired differences that `tables` does not show, as a table.
 
     `tables` shows the differences from untrained and from initial weights (WITH_DIFFERENCE). This
-    table has the differences from all other baselines, such as the pixels.
+    table has the differences from all other baselines, such as k-NN on pixels.
     """
     rows = []
     for reading in readings:
         for baseline in reading.comparisons:
             if baseline.difference and baseline.substitute not in WITH_DIFFERENCE:
                 difference = _difference_text(reading, baseline, page=True)
-                # Compared with itself, the metric gets no note on the number of images
+                # with itself as the largest, the metric gets no note on the number of images
                 rows.append([measure_text(reading, reading), baseline.label, difference])
     return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
 
@@ -427,8 +428,7 @@ def value_with_fresh(reading: MetricReading) -> str:
 def is_no_better(reading: MetricReading) -> bool:
     """Return whether a metric is not shown to be better than always naming the commonest class.
 
-    The comparison with this baseline is then OPEN (either may be better) or LOST (the metric is
-    worse).
+    In this case, the comparison with the commonest class is OPEN (not known) or LOST.
     """
     return any(
         baseline.is_commonest_class and baseline.better in (OPEN, LOST)

@@ -62,8 +62,8 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
     Args:
         folder: Folder of the run.
         record: Content of the folder, or None to read the folder.
-        running: Whether the run is in progress in the calling process. `read_run` recognises a
-            running run only if another process has locked the folder.
+        running: Whether the calling process is doing the run. `read_run` notices only runs of other
+            processes, which have locked the folder.
 
     Raises:
         OSError: The page cannot be written.
@@ -83,7 +83,7 @@ def render(record: RunRecord) -> str:
 
 
 def build(record: RunRecord) -> list[Section]:
-    """Return the sections of the page without empty sections."""
+    """Return the sections of the page. Empty sections are left out."""
     with use_plugin_rows(record.environment.plugin_rows):
         sections = [
             Section(title, list(of_record(record)), is_folded)
@@ -93,7 +93,7 @@ def build(record: RunRecord) -> list[Section]:
 
 
 def summary_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield what the run is and how far it is, and cautions."""
+    """Yield a description of the run, the progress, and cautions."""
     parts = (describe_run(record), describe_progress(record))
     yield Text(" ".join(part for part in parts if part))
     if record.state == "running" and record.updated:
@@ -109,7 +109,7 @@ def summary_blocks(record: RunRecord) -> Iterator[Block]:
 
 
 def warning_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield damaged files, rows without a finite loss, skipped updates and warnings in log.txt.
+    """Yield problems: damaged files, losses that are not finite, skipped updates and warnings.
 
     At most the first MAX_STEPS skipped updates and the last MAX_WARNINGS warnings are shown.
     """
@@ -139,14 +139,14 @@ def warning_blocks(record: RunRecord) -> Iterator[Block]:
 
 
 def result_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield the tables of metrics and baselines, what they mean, the next step, and cautions.
+    """Yield the tables of metrics and baselines, a verdict, the next step, and cautions.
 
     A caution says that few images were measured, or that the run (or the run that made the initial
     weights) was trained on some of the measured images.
     """
     recipe = record.recipe
     readings = metric_tables.read_metrics(record.measurements(), record.measured_on)
-    # An interval needs the number of distinct images, which is recorded when the run finishes
+    # the number of distinct images, which an interval needs, is recorded when the run finishes
     if record.result is None:
         readings = [metric_tables.without_intervals(reading) for reading in readings]
     tables = [table for _, table in metric_tables.tables(readings, page=True)]
@@ -245,7 +245,7 @@ def recipe_blocks(record: RunRecord) -> Iterator[Block]:
 
 
 def provenance_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield the cost and speed of the run, and the machine, versions and images."""
+    """Yield how the run was made: cost, speed, machine, versions and images."""
     recorded, result = record.environment, record.result
     if not recorded.model_fields_set and result is None:
         return
@@ -285,7 +285,7 @@ def provenance_blocks(record: RunRecord) -> Iterator[Block]:
         ("steps of gradient accumulation", recorded.accumulation or ""),
         *((f"images of {name}", n) for name, n in recorded.images.items() if name in recorded.data),
     ]
-    # shares of a split have the fingerprint of the whole split
+    # splits that are parts of one set have the same fingerprint: that of the whole set
     splits_by_fingerprint: dict[str, list[str]] = {}
     for split, fingerprint in recorded.data.items():
         splits_by_fingerprint.setdefault(str(fingerprint), []).append(split)
@@ -307,8 +307,8 @@ def _number(value: float | None, form: str = ",.4g") -> str:
 def loading_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield the Python code that loads the exported encoder.
 
-    timm and transformers can load an export without ssl_vit. The exception is an architecture that
-    ssl_vit adds to timm: its import line also imports ssl_vit.
+    timm and transformers can load an export without ssl_vit, except an architecture that ssl_vit
+    adds to timm: the import line then also imports ssl_vit.
     """
     folder, recipe = record.folder.absolute(), record.recipe
     if not (folder / "export" / "config.json").exists():
@@ -344,8 +344,8 @@ def loading_blocks(record: RunRecord) -> Iterator[Block]:
 def _next_step(record: RunRecord, has_scratch: bool) -> NextCommand | None:
     """Return the command that continues an unfinished run, or the next step of a finished run.
 
-    The next step of a task of a study is the study's report. Return None without a readable recipe,
-    and if the folder was renamed so that `name=` would refuse its name.
+    For a run of a study, this is the command that writes the study's report. The result is None if
+    the recipe cannot be read, or if the folder has a name that `name=` refuses.
 
     Args:
         record: Content of the run's folder.
@@ -375,8 +375,8 @@ def further_command_blocks(record: RunRecord) -> Iterator[Block]:
     if not (folder / "export").exists():
         return
     shown = _next_step(record, has_scratch=False)
-    # `not_compared` says why the features were not compared with untrained weights. Unless the
-    # reason is that labels are missing, the images have labels
+    # `not_compared` says why the features were not compared with untrained weights. The images have
+    # labels unless missing labels are the reason
     for step in next_steps(folder, folder.parent, recipe, has_labels(result.not_compared)):
         if shown and step.command == shown.command:
             continue

@@ -1,5 +1,5 @@
-"""Read the folder of a run as far as possible: a run that is running, was cut off or lost files has
-a page, too.
+"""Read the folder of a run as far as possible. A run that is in progress, was cut off or has lost
+files has a page, too.
 
 This module does not import torch.
 """
@@ -85,7 +85,7 @@ class RunRecord:
 
     @property
     def step(self) -> int:
-        """Last step of a row or a checkpoint, or 0 without any."""
+        """Last step with a row of metrics or a checkpoint, or 0 without any."""
         logged = int(self.rows.steps[-1]) if len(self.rows.steps) else 0
         return max(logged, self.saved_step)
 
@@ -126,13 +126,13 @@ class RunRecord:
 
     @property
     def seen(self) -> list[SeenImages]:
-        """Measured images that this run and the runs before it were trained on."""
+        """Measured images that this run, or a run that its weights came from, was trained on."""
         return seen_text.recorded(self.result, self.environment)
 
     def latest(self) -> tuple[int, dict[MetricKey, float]]:
-        """Return the step and `{metric or baseline: value}` of the last row with held-out metrics.
+        """Return the last step with held-out metrics, and the values of the step.
 
-        Without such a row, the result is (0, {}).
+        The values are `{metric or baseline: value}`. Without such a step, the result is (0, {}).
         """
         with use_plugin_rows(self.environment.plugin_rows):
             curves_by_key = read_flat_names(self.rows.curves)
@@ -180,9 +180,9 @@ NO_CURVE = Curve(np.empty(0, np.int64), np.empty(0))
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is the folder of a run or holds the remains of a run."""
-    study = (folder / "study.json").exists()
-    return not study and any((folder / name).is_file() for name in FILES)
+    """Return whether a folder is the folder of a run, which may have lost some files."""
+    is_study = (folder / "study.json").exists()
+    return not is_study and any((folder / name).is_file() for name in FILES)
 
 
 def read_run(folder: Path, result: Result | None = None) -> RunRecord:
@@ -190,7 +190,7 @@ def read_run(folder: Path, result: Result | None = None) -> RunRecord:
 
     Args:
         folder: Folder of the run.
-        result: Result of a run that has just ended, if the caller has the result already.
+        result: Result of the run if the caller has it, else read from result.json.
     """
     problems: list[str] = []
     values: Values = {}
@@ -228,7 +228,7 @@ def read_run(folder: Path, result: Result | None = None) -> RunRecord:
 
 
 def _record(path: Path, kind: type[Kind], problems: list[str]) -> Kind | None:
-    """Read a JSON file of a run. If this fails, append the reason to `problems`."""
+    """Read a JSON file of a run. If reading fails, append the reason to `problems`."""
     try:
         return records.read(path, kind)
     except FileNotFoundError:

@@ -65,7 +65,7 @@ def verdict(
         in_study: Whether a study made the run.
     """
     for reading in readings:
-        # If a metric of the network, not of a probe, is not finite, the others mean nothing either
+        # if a metric of the network, not of a probe, is not finite, no other metric means anything
         if not math.isfinite(reading.value) and not reading.key.is_probe:
             reason = NOT_FINITE.format(measure=metric_label(reading.key))
             return NO_VERDICT.format(reason=reason)
@@ -85,10 +85,10 @@ def verdict(
 
 
 def _with_difference(reading: MetricReading) -> str:
-    """Return the name of a metric and, if measured, its difference from the commonest class.
+    """Return the name of a metric and, if measured, the difference from the commonest class.
 
-    The tables do not show this difference, and the interval of the difference decides. An example
-    is "k-NN: difference -2.2 points, 95% CI -5.9 to +1.5".
+    For example: "k-NN: difference -2.2 points, 95% CI -5.9 to +1.5". The tables do not show this
+    difference, although its interval decides.
     """
     for baseline in reading.comparisons:
         difference = baseline.difference
@@ -104,11 +104,11 @@ def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
     """Return the metric by which the encoder's features are judged, or None if there is none.
 
     This is the most important metric (`metrics.measure_rank`) that was compared with untrained
-    weights. For an untrained encoder there is no such metric. Then it is the most important metric
-    with a baseline that replaces the encoder, such as always naming the commonest class. Only one
-    metric decides: among several metrics with 95% intervals, one would soon exclude zero by chance.
+    weights. An untrained encoder has no such comparison. The result is then the most important
+    metric with any baseline that replaces the encoder, such as always naming the commonest class.
+    Only one metric decides, because among several 95% intervals, one soon excludes zero by chance.
     """
-    # `substitute` says what replaces the encoder in a baseline; it is empty if nothing does
+    # `substitute` says what replaces the encoder in a baseline. Empty if nothing replaces it
     probed = [
         reading
         for reading in readings
@@ -156,11 +156,11 @@ def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -
         return ""
     if untrained.better == OPEN:
         return UNKNOWN.format(measure=measure)
-    against_pixels = {
+    outcomes_against_pixels = {
         entry.better
         for reading in readings
         for entry in reading.comparisons
         if entry.substitute == PIXELS and entry.difference
     }
-    sentence = AS_PIXELS if against_pixels & {LOST, OPEN} else BETTER
+    sentence = AS_PIXELS if outcomes_against_pixels & {LOST, OPEN} else BETTER
     return sentence.format(measure=measure)

@@ -79,8 +79,8 @@ def describe_progress(record: RunRecord) -> str:
 def _describe_end(result: Result, resumed_note: str) -> str:
     """Describe when a run finished, how long the run took, and which step the weights are from.
 
-    If the run began at a checkpoint of another run, its trunk (resume=RUN@STEP), the sentence names
-    the step of this checkpoint.
+    If the run began at a checkpoint of another run (`resume=RUN@STEP`), which is called the trunk,
+    the sentence also has the step of this checkpoint.
 
     Args:
         result: Result of the run.
@@ -122,9 +122,9 @@ def _remaining_seconds(record: RunRecord) -> float | None:
 
 
 def describe_result(record: RunRecord) -> str:
-    """Return what the result means, see `run_verdict.verdict`.
+    """Say what the result of a finished run means, or give the last values of an unfinished run.
 
-    For an unfinished run, return the last measured values.
+    See `run_verdict.verdict` for the meaning.
     """
     with use_plugin_rows(record.environment.plugin_rows):
         return _describe_result(record)

@@ -48,9 +48,9 @@ class NearbyRun(NamedTuple):
 def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
     """Compare a fine-tuned run with a run from scratch in the same folder of runs, in a table.
 
-    The run from scratch must have the same recipe, except for the initial weights and the seed, and
-    the same images. The table has for each of the two runs the accuracy on test images, the number
-    of tries of hyperparameters, and the compute.
+    The run from scratch must have the same images, and the same recipe except for the initial
+    weights and the seed. For each of the two runs, the table has the accuracy on test images, the
+    number of tries of hyperparameters, and the compute.
 
     Args:
         folder: Folder of the fine-tuned run.
@@ -61,20 +61,21 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         The table, or None without such a run from scratch.
     """
     try:
-        images = _images(folder)
+        fingerprints = _images(folder)
     except (OSError, ValueError):  # environment.json is missing or damaged
         return None
-    runs = [run for run in _nearby_runs(folder, recipe) if run.images == images]
+    nearby_runs = _nearby_runs(folder, recipe)
+    runs_on_same_images = [run for run in nearby_runs if run.images == fingerprints]
     from_scratch = [
         run
-        for run in runs
+        for run in runs_on_same_images
         if run.recipe.init == SCRATCH
         and run.differing_keys <= {"init", "seed"}
         and _accuracy(run.result)
     ]
     if not from_scratch or not _accuracy(result):
         return None
-    # Prefer the run with the same seed
+    # prefer a run with the same seed: False sorts before True
     scratch_run = min(from_scratch, key=lambda run: (run.recipe.seed != recipe.seed, run.folder))
     rows = []
     for name, init, compared_result in (
@@ -82,7 +83,7 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
         (f"from scratch, {scratch_run.folder.name}", SCRATCH, scratch_run.result),
     ):
         reading = read_metrics(_accuracy(compared_result), compared_result.measured_on)[0]
-        tries = _count_tries(runs, init)
+        tries = _count_tries(runs_on_same_images, init)
         work = format_exaflop(compared_result.total_exaflop, 2)
         rows.append([name, value_text(reading), str(tries), work])
     # both runs have the same test images, so the last reading names them for both rows
@@ -93,9 +94,9 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
 def other_pooling(folder: Path, recipe: Recipe) -> str:
     """Describe a run from scratch that differs from a fine-tuned run only in supervised.pool.
 
-    Both runs would be comparable if they had the same supervised.pool, the key for how tokens are
-    pooled. The default of supervised.pool may differ between training from scratch and fine-tuning.
-    The text names the run and what to type. It is empty if there is no such run.
+    The key supervised.pool says how tokens are pooled. The default may differ between training from
+    scratch and fine-tuning. With the same pooling, the two runs would be comparable. The text names
+    the run and says what to type. The text is empty if there is no such run.
 
     Args:
         folder: Folder of a fine-tuned run.
@@ -112,11 +113,11 @@ def other_pooling(folder: Path, recipe: Recipe) -> str:
 
 
 def _nearby_runs(folder: Path, recipe: Recipe) -> Iterator[NearbyRun]:
-    """Yield the finished runs of a folder of runs, without runs whose files cannot be read.
+    """Yield the finished runs of a folder of runs. Runs with unreadable files are left out.
 
     Args:
-        folder: Folder of a run, whose parent is the folder of runs. This run is yielded, too.
-        recipe: Recipe of this run, with which the other recipes are compared.
+        folder: Folder of a run in this folder. The run itself is yielded, too.
+        recipe: Recipe of this run, to compare the other recipes with.
     """
     values = _values_that_decide_weights(recipe)
     for run_folder in sorted(folder.parent.iterdir()):
@@ -129,15 +130,15 @@ def _nearby_runs(folder: Path, recipe: Recipe) -> Iterator[NearbyRun]:
 
 
 def _values_that_decide_weights(recipe: Recipe) -> Values:
-    """Return the options that decide which weights of a run are tested, {key: value}."""
+    """Return the options that decide which weights of a run are tested, as {key: value}."""
     best = recipe.checkpoint.best
-    # eval.every decides at which steps the best checkpoint is looked for
+    # eval.every decides which steps can be the best, if the best checkpoint is tested
     selection = {"checkpoint.best": best, "eval.every": recipe.eval.every if best else None}
     return computed_values(recipe) | selection
 
 
 def _accuracy(result: Result) -> list[Measurement]:
-    """Return the accuracy on test images, or an empty list if it was not measured."""
+    """Return the measured accuracy on test images as a list. Empty if it was not measured."""
     return [measurement for measurement in result.measurements if measurement.key == MEASURE]
 
 
@@ -146,13 +147,14 @@ def _images(folder: Path) -> object:
 
 
 def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
-    """Count the runs from weights `init` that differ from the run only in keys of optimisation.
+    """Count the runs that tried hyperparameters from the same initial weights.
 
-    TUNED holds the beginnings of these keys, such as `optim.`.
+    Such a run differs from the fine-tuned run only in the initial weights, the seed, and
+    hyperparameters: keys with a beginning in TUNED, such as `optim.`.
 
     Args:
         neighbours: Finished runs in the same folder of runs, with the same images.
-        init: Value of init=.
+        init: Value of init= that the counted runs have.
     """
     tries = 0
     for neighbour in neighbours:

@@ -1,9 +1,10 @@
 """Check relations between keys: combinations that a recipe must not have, and keys that the recipe
 would ignore.
 
-Each subject has one function. `check` calls the functions in the order in which a reader would ask,
-and the first relation that fails is the error. Relations that concern a single objective are
-checked in the declaration of that objective. This module does not import torch.
+Each subject has one function. `check` calls the functions in a fixed order, and the first relation
+that fails is the error. `r.refuse(key, text, wrong)` raises the error about a key of the recipe `r`
+if `wrong` is true. Relations of a single objective are checked in the declaration of that
+objective. This module does not import torch.
 """
 
 from collections.abc import Iterable
@@ -48,10 +49,10 @@ def check(recipe: Recipe) -> None:
     """Check the relations between the values of a recipe.
 
     Raises:
-        UserError: The first relation that does not hold.
+        UserError: A relation does not hold. The error is about the first such relation.
     """
-    # The order decides which error is raised if several relations fail. The inner tuples have no
-    # meaning: they only keep the lines short.
+    # The order decides which error is raised if several relations fail. The inner tuples only keep
+    # the lines short.
     for relation in (
         *(_model, _channels, _args, _encoder, _class_token),
         *(_mixing, _stream, _held_out, _labels, _sizes),
@@ -59,29 +60,28 @@ def check(recipe: Recipe) -> None:
     ):
         relation(recipe)
     declared = recipe.declared
-    for part in (declared, *map(declaration.objective, declared.parts)):
-        part.check(recipe)
+    for objective in (declared, *map(declaration.objective, declared.parts)):
+        objective.check(recipe)
 
 
 def check_used(recipe: Recipe, given: Given) -> None:
     """Check that the recipe uses every key that the user gave.
 
-    Every recipe uses the keys `recipe`, `data` and `model` (NAMED), which name a recipe file, a
-    data set and a model.
-
     Raises:
-        UserError: The recipe would ignore a key. The error names the first such key.
+        UserError: The recipe would ignore a key. The error is about the first such key.
     """
     for key in given.values:
+        # every recipe uses the keys in NAMED, which name a recipe file, a data set and a model
         if key not in NAMED and (reason := why_unused(recipe, key)):
             raise UserError(f"{key}={given.text(key)}: {reason}. Leave out {key}.")
 
 
 def check_place(data: Data) -> None:
-    """Check that the data set has a single location and that the location exists.
+    """Check that the images have a single location, which exists.
 
     Raises:
-        UserError: The data set has no location, or its path does not exist.
+        UserError: The images have no location, the path does not exist, or a location is given
+            together with generated images (EMBEDDED).
     """
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(
@@ -98,69 +98,75 @@ def check_place(data: Data) -> None:
 
 
 def _first_changed_key(recipe: Recipe, keys: Iterable[str]) -> str:
-    """Return the first of `keys` with a value other than the default, or an empty string."""
+    """Return the first key whose value is not the default, or an empty string."""
     changed = (key for key in keys if recipe.value(key) != all_keys()[key].default)
     return next(changed, "")
 
 
 def _model(r: Recipe) -> None:
-    model, predicts = r.model, r.declared.predicts_patches
+    """Check the model against the objective, the target and the keys for Transformers."""
+    model, predicts_patches = r.model, r.declared.predicts_patches
     text = (
         f"objective={r.objective} needs patches, and model.timm={model.timm} has no patches."
         f" {USE_VIT}"
     )
-    r.refuse("model", text, predicts and model.convolutional, model.name)
+    r.refuse("model", text, predicts_patches and model.convolutional, model.name)
     if model.convolutional and (key := _first_changed_key(r, TRANSFORMER_KEYS)):
         default = f"{key}={option_text(all_keys()[key].default)}"
         text = f"model={model.name} is no Vision Transformer and does not use this key"
         raise r.error(key, f"{text}. Use {default}.")
-    # Each cell of the ResNet's feature map has already seen neighbouring pixels, so masked pixels
-    # would leak.
+    # Each cell of a ResNet's feature map depends on neighbouring pixels, so masked pixels would
+    # leak into visible patches
     text = (
         f"objective={r.objective} needs patches of pixels, and this model cuts the feature map of a"
         f" ResNet into patches. {USE_VIT}"
     )
-    r.refuse("model", text, predicts and model.hybrid, model.name)
-    multiple = declaration.target(r.target).patch_multiple if predicts else 1
+    r.refuse("model", text, predicts_patches and model.hybrid, model.name)
+    multiple = declaration.target(r.target).patch_multiple if predicts_patches else 1
     text = f"model.patch={model.patch} must be a multiple of {multiple} pixels for this target"
     r.refuse("target", f"{text}. Use another model.patch= or target=.", model.patch % multiple)
 
 
 def _channels(r: Recipe) -> None:
-    data, predicts = r.data, r.declared.predicts_patches
+    """Refuse numbers of channels and ranges of pixels that do not fit the rest of the recipe."""
+    data, predicts_patches = r.data, r.declared.predicts_patches
     for key in ("data.mean", "data.std"):
-        others = len(r.value(key)) != data.channels
-        # For other channel counts, the default of three numbers is replaced by measured values.
+        has_wrong_length = len(r.value(key)) != data.channels
+        # The default has 3 numbers. For other numbers of channels, it is replaced by measured
+        # values, so only a list that the user or the recipe file gave can be wrong.
         text = (
             f"with data.channels={data.channels}, {key} must have one number for each channel."
             f" Give {data.channels} numbers, or leave out {key}=."
         )
-        r.refuse(key, text, others and _first_changed_key(r, [key]))
-    resnet = r.model.convolutional or r.model.hybrid
+        r.refuse(key, text, has_wrong_length and _first_changed_key(r, [key]))
+    begins_with_resnet = r.model.convolutional or r.model.hybrid
     text = f"model={r.model.name} begins with a ResNet, which takes 3 channels. {USE_VIT}"
-    r.refuse("data.channels", text, data.channels != 3 and resnet)
-    if predicts and not data.is_rgb and not declaration.target(r.target).any_channels:
-        known = [name for name, target in declaration.targets().items() if target.any_channels]
+    r.refuse("data.channels", text, data.channels != 3 and begins_with_resnet)
+    if predicts_patches and not data.is_rgb and not declaration.target(r.target).any_channels:
+        choices = [name for name, target in declaration.targets().items() if target.any_channels]
         key = "data.range" if data.channels == 3 else "data.channels"
         images = f"{key}={option_text(r.value(key))}"
         text = f"this target needs 8-bit RGB images and cannot be used with {images}"
-        raise r.error("target", f"{text}. Choose from: {', '.join(known)}.")
+        raise r.error("target", f"{text}. Choose from: {', '.join(choices)}.")
     views = compared_views(r)
-    coloured = views and (views.jitter or views.grayscale or any(views.solarize))
+    changes_colours = views and (views.jitter or views.grayscale or any(views.solarize))
     text = (
         "this objective changes the colours of 8-bit RGB images, and these images are not RGB."
         " Add views.jitter=0 views.grayscale=0 views.solarize=[0,0]."
     )
-    r.refuse("objective", text, coloured and not data.is_rgb)
+    r.refuse("objective", text, changes_colours and not data.is_rgb)
 
 
 def _args(r: Recipe) -> None:
-    for name in filter(GIVEN.__contains__, r.model.args):
-        remedy = f"Use {GIVEN[name]}= instead" if GIVEN[name] else f"Leave out {name}"
-        raise r.error("model.args", f"{name} cannot be set here. {remedy}.")
+    """Refuse arguments in `model.args` that another key or this package sets."""
+    for name in r.model.args:
+        if name in GIVEN:
+            remedy = f"Use {GIVEN[name]}= instead" if GIVEN[name] else f"Leave out {name}"
+            raise r.error("model.args", f"{name} cannot be set here. {remedy}.")
 
 
 def _encoder(r: Recipe) -> None:
+    """Check the positions, the activation and the width of the encoder."""
     model = r.model
     text = (
         f"model={model.name} is a hybrid of ResNet and Transformer without rotary positions."
@@ -176,15 +182,12 @@ def _encoder(r: Recipe) -> None:
 
 
 def _class_token(r: Recipe) -> None:
-    """Refuse a recipe that pools by class token if the encoder has no class token.
+    """Refuse pooling by class token if the encoder has no class token.
 
-    - For an evaluation, `probe.pool` says how the tokens are pooled. Without `probe.pool`, weights
-      from a file say it themselves, and random weights are pooled by class token.
-    - For training, each trained objective says it: the objective itself or, for a sum of
-      objectives, each part with a weight above 0. An objective may have an option for pooling, such
-      as `supervised.pool`. Otherwise its declaration decides.
-
-    `r.refuse(key, text, wrong)` raises the error about the key only if `wrong` is true.
+    - An evaluation pools as `probe.pool` says. If `probe.pool` is null, the export of the encoder
+      decides, and random weights are pooled by class token.
+    - In training, each trained objective decides, with an option such as `supervised.pool` or,
+      without this option, with `pool` in the declaration.
 
     Raises:
         UserError: An evaluation or an objective reads the class token.
@@ -193,36 +196,38 @@ def _class_token(r: Recipe) -> None:
         return
     model = f"model={r.model.name or r.model.timm}"
     pools_by_default = r.objective == "probe" and r.probe.pool is None and r.init_source.is_scratch
-    by_token = r.probe.pool == "token" or pools_by_default
-    r.refuse("probe.pool", f"{model} has no class token. Use probe.pool=avg.", by_token)
+    reads_token = r.probe.pool == "token" or pools_by_default
+    r.refuse("probe.pool", f"{model} has no class token. Use probe.pool=avg.", reads_token)
     if not r.trains:
         return
     for trained in r.declared.trained(r):
         group = trained.options.name if trained.options else ""
-        pool = getattr(r.groups.get(group), "pool", None)  # the key GROUP.pool, if any
+        pool = getattr(r.groups.get(group), "pool", None)  # value of the option GROUP.pool, if any
         text = f"{model} has no class token. Use {group}.pool=avg."
         r.refuse(f"{group}.pool", text, pool == "token")
         if not pool and trained.pool == "token":
-            others = [name for name, it in declaration.objectives().items() if it.pool == "avg"]
+            objectives = declaration.objectives().items()
+            choices = [name for name, declared in objectives if declared.pool == "avg"]
             raise r.error(
                 "objective",
                 f"this objective reads the class token, and {model} has no class token."
-                f" Choose another objective: {', '.join(others)}.",
+                f" Choose another objective: {', '.join(choices)}.",
             )
 
 
 def _mixing(r: Recipe) -> None:
+    """Refuse mixup and CutMix for objectives and streams that cannot use them."""
     for key in MIXING:
-        mixed, remedy = r.value(key), f"Use {key}=0."
+        strength, remedy = r.value(key), f"Use {key}=0."
         text = f"objective={r.objective} cannot be trained on mixed images. {remedy}"
-        r.refuse(key, text, mixed and "data.mixup" not in r.declared.shared)
-        r.refuse(key, f"data.stream=true cannot mix images. {remedy}", mixed and r.data.stream)
+        r.refuse(key, text, strength and "data.mixup" not in r.declared.shared)
+        r.refuse(key, f"data.stream=true cannot mix images. {remedy}", strength and r.data.stream)
 
 
 def _cuts_held_out(r: Recipe) -> bool:
     """Return whether the held-out images are a share of the training images.
 
-    `data.validation=null` counts as a share, because the default may cut one off.
+    `data.validation=null` counts as a share, because the default may be a share.
     """
     validation = r.data.validation
     return validation is None or (isinstance(validation, float) and validation > 0)
@@ -231,11 +236,11 @@ def _cuts_held_out(r: Recipe) -> bool:
 def _stream(r: Recipe) -> None:
     """Refuse options that do not work with `data.stream=true`.
 
-    A stream is read once, image after image. Training uses every image that arrives, and neither
-    the number of images nor their labels are known beforehand.
+    A stream is read once, image after image. Training uses every image, and neither the number of
+    images nor the labels are known beforehand.
 
     Raises:
-        UserError: The first option that does not work with a stream.
+        UserError: An option does not work with a stream. The error is about the first such option.
     """
     data, stream = r.data, "a stream (data.stream=true)"
     if not data.stream:
@@ -253,9 +258,9 @@ def _stream(r: Recipe) -> None:
         " beforehand. Use data.share=1."
     )
     r.refuse("data.share", text, data.share != 1)
-    cuts = data.validation is not None and _cuts_held_out(r)
+    holds_out_share = data.validation is not None and _cuts_held_out(r)
     no_share = f"{stream} cannot hold out a share of its images. Give the name of a split"
-    r.refuse("data.validation", f"{no_share}, or 0 for no held-out images.", cuts)
+    r.refuse("data.validation", f"{no_share}, or 0 for no held-out images.", holds_out_share)
     r.refuse("data.test", f"{no_share}.", not isinstance(data.test, str))
     text = (
         f"the labels of {stream} are not known beforehand, so no share of each class can be drawn."
@@ -267,18 +272,19 @@ def _stream(r: Recipe) -> None:
 
 
 def _held_out(r: Recipe) -> None:
-    data, best, cuts = r.data, r.checkpoint.best, _cuts_held_out(r)
+    """Check the options for held-out images, and for choosing a checkpoint on these images."""
+    data, best, holds_out_share = r.data, r.checkpoint.best, _cuts_held_out(r)
     text = (
         "has no effect, because no share of the images is held out or tested. Use data.group=null,"
         " data.validation=0.1 or data.test=0.2."
     )
-    no_share = not cuts and isinstance(data.test, str)
+    no_share = not holds_out_share and isinstance(data.test, str)
     r.refuse("data.group", text, data.group is not None and no_share)
     text = (
         f"has no effect with data.validation={data.validation}. Use data.validation=null or a share"
         " such as data.validation=0.1."
     )
-    r.refuse("data.validation_from", text, data.validation_from != "share" and not cuts)
+    r.refuse("data.validation_from", text, data.validation_from != "share" and not holds_out_share)
     if best is None:
         return
     text = (
@@ -296,13 +302,14 @@ def _held_out(r: Recipe) -> None:
 
 
 def _labels(r: Recipe) -> None:
+    """Refuse options that need labels, or a classifier, if the run has none."""
     text = (
         "this run learns labels or measures accuracy. Use data.labels=true and labelled images."
         " For images without labels, use `ssl-vit embed` or `ssl-vit figures`."
     )
     r.refuse("data.labels", text, not r.data.labels and uses_labels(r))
-    learning = [part for part in r.declared.parts if declaration.objective(part).labels]
-    untrained = "".join(f" with {r.objective}.{part}=0" for part in learning)
+    labelled_parts = [part for part in r.declared.parts if declaration.objective(part).labels]
+    untrained = "".join(f" with {r.objective}.{part}=0" for part in labelled_parts)
     text = f"objective={r.objective}{untrained} learns no labels. Use eval.test=false."
     r.refuse("eval.test", text, r.eval.test and not learns_labels(r))
     classifies = r.eval.test or (
@@ -316,28 +323,29 @@ def _labels(r: Recipe) -> None:
 
 
 def _sizes(r: Recipe) -> None:
+    """Check that patches fill the image and that heads divide the width."""
     size, patch, heads = r.data.size, r.model.patch, r.model.heads
     if r.model.convolutional:
         return
     below = size // patch * patch
-    near = [side for side in (below, below + patch) if side >= 2 * patch] or [2 * patch]
-    remedy = f"Use data.size={' or '.join(map(str, near))}"
+    nearest_sizes = [side for side in (below, below + patch) if side >= 2 * patch] or [2 * patch]
+    remedy = f"Use data.size={' or '.join(map(str, nearest_sizes))}"
     if divisors := [side for side in range(2, size // 2 + 1) if size % side == 0]:
-        remedy += f", or model.patch={min(divisors, key=lambda side: abs(side - patch))}"
+        nearest_patch = min(divisors, key=lambda side: abs(side - patch))
+        remedy += f", or model.patch={nearest_patch}"
     text = f"must be a multiple of model.patch={patch} and at least {2 * patch}. {remedy}."
     r.refuse("data.size", text, size % patch or size < 2 * patch)
     r.refuse("model.width", f"must be a multiple of model.heads={heads}.", r.model.width % heads)
 
 
 def _corruption(r: Recipe) -> None:
+    """Check the shares, the side and the rate of corrupted patches."""
     if "corruption" not in r.groups:
         return
     corruption, patches, side = r.group(CorruptionOptions), r.patches, r.data.size // r.model.patch
-    shares, keys = (
-        corruption.mask + corruption.random + corruption.keep,
-        "corruption.mask + .random + .keep",
-    )
-    r.refuse(keys, "the three shares must sum to 1.", abs(shares - 1) >= 1e-6, f"{shares:g}")
+    total = corruption.mask + corruption.random + corruption.keep
+    keys = "corruption.mask + .random + .keep"
+    r.refuse(keys, "the three shares must sum to 1.", abs(total - 1) >= 1e-6, f"{total:g}")
     text = f"must be less than {side}, because an image has {side} x {side} patches."
     r.refuse("corruption.side", text, corruption.side != 1 and corruption.side >= side)
     masks_all = corruption.mask >= 1 and selected_count(corruption.rate, patches) >= patches
@@ -350,6 +358,7 @@ def _corruption(r: Recipe) -> None:
 
 
 def _views(r: Recipe) -> None:
+    """Check the options for views, if the objective compares views."""
     views, patch = compared_views(r), r.model.patch
     if views is None:
         return
@@ -380,16 +389,16 @@ def _views(r: Recipe) -> None:
 
 
 def check_patches(r: Recipe) -> None:
-    """Check that the patches of the model are patches of pixels.
+    """Check that the model cuts the image itself into patches, and not a feature map.
 
     Raises:
-        UserError: The model has no patches, or its patches are cells of a feature map.
+        UserError: The model has no patches, or the patches are cells of a feature map.
     """
     text = (
         f"objective={r.objective} needs patches of pixels, and this model has no such patches."
         f" {USE_VIT}"
     )
-    # a hybrid of ResNet and Transformer cuts a feature map into patches
+    # a hybrid of ResNet and Transformer cuts the feature map of the ResNet into patches
     has_no_pixel_patches = r.model.convolutional or r.model.hybrid
     r.refuse("model", text, wrong=has_no_pixel_patches, value=r.model.name)
 
@@ -403,7 +412,8 @@ def check_decoder(r: Recipe, group: str) -> None:
     Raises:
         UserError: The width is no multiple of the number of heads or of 4.
     """
-    key, width, heads = f"{group}.width", r.value(f"{group}.width"), r.value(f"{group}.heads")
+    key = f"{group}.width"
+    width, heads = r.value(key), r.value(f"{group}.heads")
     r.refuse(key, f"must be a multiple of {group}.heads={heads}.", width % heads != 0)
     r.refuse(
         key, "must be a multiple of 4 for sines and cosines of row and column.", width % 4 != 0
@@ -411,6 +421,7 @@ def check_decoder(r: Recipe, group: str) -> None:
 
 
 def _probe(r: Recipe) -> None:
+    """Check the options for measuring an encoder."""
     probe, evaluates = r.probe, r.objective == "probe"
     only = f"objective={r.objective} does not use this value. Only `ssl-vit evaluate` uses it."
     if probe.feature == "hidden":
@@ -422,12 +433,12 @@ def _probe(r: Recipe) -> None:
                 f" {key}."
             )
             r.refuse("probe.feature", text, r.value(key) is not None)
-    of_tokens = probe.measures_that_read("tokens", "mask")
-    for measure in of_tokens:
-        leave = f"Leave out {measure}."
-        r.refuse("probe.measures", f"{only} {leave}", not evaluates, measure)
+    patch_measures = probe.measures_that_read("tokens", "mask")
+    for measure in patch_measures:
+        remedy = f"Leave out {measure}."
+        r.refuse("probe.measures", f"{only} {remedy}", not evaluates, measure)
         model = f"model={r.model.name or r.model.timm}"
-        text = f"the measure {measure} needs patches, and {model} has no patches. {leave}"
+        text = f"the measure {measure} needs patches, and {model} has no patches. {remedy}"
         r.refuse("probe.measures", text, r.model.convolutional, measure)
         text = (
             f"the measure {measure} reads patches, and probe.feature={probe.feature} is one vector"
@@ -435,12 +446,12 @@ def _probe(r: Recipe) -> None:
         )
         r.refuse("probe.measures", text, probe.feature != "encoder", measure)
         text = f"probe.measures={measure} reads patches without pooling. Leave out probe.pool."
-        r.refuse(
-            "probe.pool", text, probe.pool is not None and set(probe.measures) <= set(of_tokens)
-        )
+        nothing_pools = set(probe.measures) <= set(patch_measures)
+        r.refuse("probe.pool", text, probe.pool is not None and nothing_pools)
 
 
 def _lengths(r: Recipe) -> None:
+    """Check the steps of the schedule, the batch size and the probed layer."""
     optim, batch, depth = r.optim, r.compute.batch, r.model.depth
     text = f"must be less than optim.steps={optim.steps}. Use optim.warmup={optim.steps // 10}."
     r.refuse("optim.warmup", text, optim.warmup >= optim.steps)
@@ -456,11 +467,11 @@ def _lengths(r: Recipe) -> None:
 
 
 def _trunk(r: Recipe) -> None:
-    """Refuse `resume=RUN@STEP` if a run of this recipe's length would differ from RUN before STEP.
+    """Refuse `resume=RUN@STEP` if the steps before STEP depend on the length of the run.
 
-    A run with `resume=RUN@STEP` takes over the steps of RUN before STEP, and the two runs may have
-    different lengths. Therefore nothing before STEP may depend on the length of a run. An objective
-    or target that does not depend on the length says so with `any_length = True`.
+    The new run takes over the steps of RUN before STEP, but the two runs may have different
+    lengths. An objective or target whose steps do not depend on the length declares
+    `any_length = True`.
 
     Raises:
         UserError: An option, the objective or the target depends on the length of the run.
@@ -479,10 +490,8 @@ def _trunk(r: Recipe) -> None:
         r.refuse(key, text, r.value(key) is not None)
     trained = r.declared.trained(r)
     depends_on_length = [f"objective={part.name}" for part in trained if not part.any_length]
-    if (
-        any(part.predicts_patches for part in trained)
-        and not declaration.target(r.target).any_length
-    ):
+    uses_target = any(part.predicts_patches for part in trained)
+    if uses_target and not declaration.target(r.target).any_length:
         depends_on_length.append(f"target={r.target}")
     if depends_on_length:
         text = (
@@ -493,17 +502,17 @@ def _trunk(r: Recipe) -> None:
 
 
 def check_trunk_before_decay(recipe: Recipe, changed: Recipe) -> None:
-    """Check that a run with `resume=RUN@STEP` branches off before the learning rate decays.
+    """Check that STEP of `resume=RUN@STEP` comes before the learning rate decays.
 
-    The new run takes over the steps of RUN before STEP. In these steps, the learning rate must not
-    have begun to decay, neither in RUN nor according to the new recipe.
+    The new run takes over the steps of RUN before STEP. The learning rate must not decay in these
+    steps, neither in RUN nor according to the new recipe.
 
     Args:
         recipe: Recipe with `resume=RUN@STEP`.
-        changed: Recipe whose decay is checked: `recipe` itself, or the recipe of RUN.
+        changed: Recipe whose schedule is checked: `recipe` itself, or the recipe of RUN.
 
     Raises:
-        UserError: At STEP, the learning rate of `changed` is already decaying.
+        UserError: In `changed`, the decay begins before STEP.
     """
     assert recipe.trunk is not None
     length = f"optim.steps={changed.optim.steps} optim.decay={changed.optim.decay:g}"
@@ -521,21 +530,22 @@ def has_use(recipe: Recipe, key: str) -> bool:
 
 
 def why_unused(r: Recipe, key: str) -> str:
-    """Return why the recipe has no use for a dotted key, or an empty string for a key in use.
+    """Return why the recipe ignores a dotted key, or an empty string if the recipe uses the key.
 
     A key may belong to a group that the objective does not use (`distill.teacher`), or may need
-    another key (`hub.private` needs `hub.repo`). The result continues an error that begins with the
-    key, as in "distill.teacher=runs/mpp: has no effect with objective=mae".
+    another key (`hub.private` needs `hub.repo`). The result follows the key in an error, as in
+    "distill.teacher=runs/mpp: has no effect with objective=mae".
     """
     group, objective = key.split(".")[0], f"objective={r.objective}"
-    probes = r.objective == "probe"
+    evaluates = r.objective == "probe"
     views = compared_views(r)
     targets = declaration.targets().items()
     owners = [name for name, target in targets if target.options and target.options.name == group]
-    if owners and not _has_group(r, group):
+    has_group = _has_group(r, group)
+    if owners and not has_group:
         return f"has no effect without target={owners[0]}"
-    if not _has_group(r, group) or (key in LABEL_KEYS and not _reads_labels(r)):
-        # the parts of a sum of objectives that have the weight 0, as in `joint.mpp=0`
+    if not has_group or (key in LABEL_KEYS and not _reads_labels(r)):
+        # parts of a sum of objectives are untrained if their weight is 0, as in `joint.mpp=0`
         trained = {part.name for part in r.declared.trained(r)}
         untrained = [part for part in r.declared.parts if part not in trained]
         weight = f" and {r.objective}.{untrained[0]}=0" if untrained else ""
@@ -544,11 +554,11 @@ def why_unused(r: Recipe, key: str) -> str:
         return f"data={EMBEDDED} is generated and has no columns"
     if key in MASK_KEYS and not measures_masks(r):
         return "has no effect without recipe=segment, which measures masks"
-    if key == "probe.token_images" and not (probes and r.probe.measures_that_read("tokens")):
+    if key == "probe.token_images" and not (evaluates and r.probe.measures_that_read("tokens")):
         return "has no effect without recipe=evaluate probe.measures=[attentive]"
-    if key in ONLINE_PROBE_KEYS and probes:
+    if key in ONLINE_PROBE_KEYS and evaluates:
         return f"has no effect with {objective}, because this key is for probes during pre-training"
-    if probes and (key in TRAINING_KEYS or group in TRAINING_KEYS):
+    if evaluates and (key in TRAINING_KEYS or group in TRAINING_KEYS):
         return f"has no effect with {objective}, which trains nothing"
     if group == "hub" and key != "hub.repo" and not r.hub.repo:
         return "has no effect without hub.repo=USER/NAME"
@@ -566,26 +576,32 @@ def why_unused(r: Recipe, key: str) -> str:
 
 
 def _has_group(r: Recipe, group: str) -> bool:
-    """Return whether the recipe uses a group of keys, such as `corruption` for `corruption.rate`.
+    """Return whether the recipe uses a group of keys, such as `corruption`.
 
-    - The group `probe` is for evaluations, and for training with `probe.every`.
-    - Other groups belong to certain objectives or targets. The recipe uses such a group if its
-      objective does or, for a sum of objectives, if a part with a weight above 0 does.
-    - All recipes use the remaining groups, and the keys outside groups, such as `seed`.
+    - Evaluations, and training with `probe.every`, use the group `probe`.
+    - Some groups belong to certain objectives or targets. The recipe uses such a group if one of
+      the trained objectives does.
+    - Every recipe uses the remaining groups, and keys without a group, such as `seed`.
+
+    Args:
+        r: Recipe.
+        group: Name of a group, or a key without a group.
     """
     if group == "probe":
         return r.objective == "probe" or r.probe.every is not None
     if group not in {optional.name for optional in all_groups()} | {"target"}:
         return True
-    used = {name for part in r.declared.trained(r) for name in part.groups_with(r.target)}
-    # the group of a sum of objectives itself, which is none of its parts
+    used_groups = {name for part in r.declared.trained(r) for name in part.groups_with(r.target)}
+    # a sum of objectives has a group for itself, which no part uses
     own_group = r.declared.options
-    return group in used or (own_group is not None and group == own_group.name)
+    return group in used_groups or (own_group is not None and group == own_group.name)
 
 
 def _reads_labels(r: Recipe) -> bool:
-    if not isinstance(r.data.test, str):  # each class contributes a share
+    """Return whether the run needs labels to choose images, to learn or to measure."""
+    if not isinstance(r.data.test, str):  # a share of each class is cut off for testing
         return True
+    # with a seed, the same share of each class is drawn
     if r.data.share_seed is not None or (r.trains and r.eval.knn):
         return True
     return any(part.labels for part in r.declared.trained(r)) or r.probe.every is not None

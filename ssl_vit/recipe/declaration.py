@@ -1,8 +1,8 @@
-"""Declare objectives and targets: what a declaration says, and where declarations are found.
+"""Declare objectives and targets, and look up declarations.
 
 An objective is a folder of ssl_vit/objectives/ whose `__init__.py` has a `DECLARATION`, or a plugin
-that calls `declare`. Everything that the workbench does for an objective (options and help, checks,
-pages, model cards, which runs are compared) reads the declaration. The network of the objective is
+that calls `declare`. The package reads the declaration for everything except training: options and
+help, checks, pages, model cards, and which runs are compared. The network of an objective is
 imported only when it is built, so this module does not import torch.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 G = TypeVar("G")
 FOUND_IN = "ssl_vit.objectives"
 ADDED = "plugin=FILE.py adds more"  # added to errors about unknown names
-# What several objectives use:
+# Groups of keys and single keys that several objectives use:
 # `corruption`: the group of keys for objectives that corrupt patches.
 # `target`: for objectives that predict patches.
 # `views`: the group of keys for objectives that compare two random views of an image.
@@ -38,9 +38,11 @@ POOLS = ("token", "avg")
 
 @dataclass(frozen=True)
 class Group:
-    """Named group of keys: `name` is the prefix in `NAME.FIELD`, `kind` the pydantic model.
+    """Named group of keys.
 
-    The first paragraph of the docstring of `kind` is the description of the group in --help.
+    Attributes:
+        name: Prefix of the dotted keys: `NAME.FIELD`.
+        kind: Pydantic model of the group. Its docstring describes the group in --help.
     """
 
     name: str
@@ -48,11 +50,11 @@ class Group:
 
 
 def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
-    """Return the group of keys that has the given type.
+    """Return the group of keys with the given type.
 
     Args:
         groups: {name: group of keys}.
-        kind: Class of the wanted group.
+        kind: Class of the group.
 
     Raises:
         KeyError: No group has this type, because the objective does not use it.
@@ -64,17 +66,17 @@ def find_group(groups: Mapping[str, Any], kind: type[G]) -> G:
 
 
 class ObjectiveDeclaration:
-    """Everything known about an objective (`objective=NAME`) without building the network.
+    """Description of an objective (`objective=NAME`), available without building the network.
 
     Attributes:
         name: Name of the objective: the name of its folder, or the name that a plugin gives. Also
             used as a tag on the Hub.
-        title: What the objective is, used as the first words of a page.
+        title: Short description of the objective, used as the first words of a page.
         paper: The paper that the objective comes from, for the model card.
-        cite: BibTeX entry of that paper; empty if it is the Vision Transformer paper.
-        figure: Caption of the pictures that the network makes of images (`panels`); empty if it
-            makes none.
-        options: Group of keys that belongs to this objective alone.
+        cite: BibTeX entry of that paper; empty for the Vision Transformer paper.
+        figure: Caption of the pictures that the network draws of images (`panels`); empty if there
+            are none.
+        options: Group of keys that only this objective uses.
         shared: Names from SHARED that the objective uses.
         labels: Whether the objective learns labels. A run that learns labels from trained weights
             is a fine-tuning.
@@ -82,12 +84,12 @@ class ObjectiveDeclaration:
             class token) or `"avg"` (the mean of the patch tokens). If `options` has a key `pool`,
             the value of that key counts instead.
         metrics: Metrics and baselines that the objective adds (metrics.py).
-        any_length: Whether no step depends on the share of the run that is done (`start_step`,
-            `averages`). Runs of different lengths can then share their first steps
-            (resume=RUN@STEP).
-        no_measure: Names of metrics that collapsed features may optimise. No checkpoint is chosen
-            and no runs are ranked by these metrics.
-        parts: Names of the objectives that this objective is the sum of.
+        any_length: Whether training steps do not depend on the length of the run. They do if
+            `start_step` or `averages` uses the share of the run that is done. Only without this
+            dependence can runs of different lengths share their first steps (resume=RUN@STEP).
+        no_measure: Names of metrics that may be good although the features have collapsed. These
+            metrics neither choose checkpoints nor rank runs.
+        parts: Names of the summands, if this objective is a sum of objectives.
     """
 
     name: str = ""
@@ -107,9 +109,8 @@ class ObjectiveDeclaration:
     def build(self, settings: Any, encoder: Any, classes: int) -> Any:
         """Build the network of the objective (objectives.base.Objective) around an encoder.
 
-        By default, call `build` of the file `network.py` in the folder of the declaration. That
-        file may import torch. The file of the declaration must not, because commands such as
-        `--help` read all declarations and would wait for the import.
+        By default, call `build` in `network.py`, next to the declaration. Only `network.py` may
+        import torch, because commands such as `--help` import all declarations and must be fast.
 
         Args:
             settings: objectives.building.Settings.
@@ -127,11 +128,10 @@ class ObjectiveDeclaration:
         """
 
     def check_pass(self, recipe: "Recipe", images: int) -> None:
-        """Check that the objective can work with this number of images per forward and backward
-        pass.
+        """Check the number of images per forward and backward pass.
 
-        By default, any number is allowed. An objective that compares the images of a pass, for
-        example, refuses a single image.
+        By default, any number is allowed. For example, an objective that compares the images of a
+        pass with each other must refuse a single image.
 
         Args:
             recipe: The recipe of the run.
@@ -142,14 +142,14 @@ class ObjectiveDeclaration:
         """
 
     def check_label_lists(self, recipe: "Recipe", lists: str) -> None:
-        """Check that the objective can learn from images that have several labels each.
+        """Check that the objective supports images with several labels each.
 
-        By default, raise the error. An objective that learns from lists of labels overrides this
-        method and returns.
+        By default, raise an error. An objective that supports lists of labels must override this
+        method.
 
         Args:
             recipe: The recipe of the run.
-            lists: Start of the error: a sentence that says where the lists were found, such as
+            lists: Sentence for the error that says where the lists were found, such as
                 "data.label_column=tags holds a list of labels for each image".
 
         Raises:
@@ -161,41 +161,42 @@ class ObjectiveDeclaration:
         )
 
     def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
-        """Return the objectives that are trained: this objective, or all parts with a weight above
-        0.
+        """Return the trained objectives.
+
+        By default, this is the objective itself. A sum of objectives returns the parts with a
+        weight above 0.
         """
         return [self]
 
     @property
     def sets_pool(self) -> bool:
-        """Return whether a subclass sets `pool` and does not leave the default."""
+        """Return whether the class of this objective sets `pool` instead of using the default."""
         classes = type(self).__mro__
-        return any(
-            "pool" in vars(parent) for parent in classes[: classes.index(ObjectiveDeclaration)]
-        )
+        subclasses = classes[: classes.index(ObjectiveDeclaration)]
+        return any("pool" in vars(subclass) for subclass in subclasses)
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Return the names of the groups of keys that the objective uses, such as (views, dino).
 
         Groups that several objectives share come first, then the groups of the parts of a sum of
-        objectives, and last the objective's own group.
+        objectives, then the objective's own group. No group is repeated.
         """
         own_group = (self.options.name,) if self.options else ()
         # `shared` also has single keys, such as views.local
-        shared = (name for name in self.shared if "." not in name)
-        of_parts = (group for part in self.parts for group in objective(part).groups)
-        return tuple(dict.fromkeys((*shared, *of_parts, *own_group)))
+        shared_groups = (name for name in self.shared if "." not in name)
+        part_groups = (group for part in self.parts for group in objective(part).groups)
+        return tuple(dict.fromkeys((*shared_groups, *part_groups, *own_group)))
 
     def groups_with(self, target_name: str) -> tuple[str, ...]:
-        """Return the names of the groups of keys that the objective uses with a target.
+        """Return the names of the groups of keys of the objective and, if any, of the target.
 
-        These are `groups` and, if the objective predicts patches, the group of the target. A target
-        that is unknown here, or that has no keys, adds no group.
+        The target has no group if the objective predicts no patches, if the target has no keys, or
+        if the target is unknown because its plugin has not run.
         """
-        group = targets()[target_name].options if target_name in targets() else None
-        if group and self.predicts_patches:
-            return (*self.groups, group.name)
+        target_group = targets()[target_name].options if target_name in targets() else None
+        if target_group and self.predicts_patches:
+            return (*self.groups, target_group.name)
         return self.groups
 
     @property
@@ -204,18 +205,18 @@ class ObjectiveDeclaration:
 
 
 class TargetDeclaration(ABC):
-    """Description of what is predicted for each patch: `target=NAME`.
+    """Description of a target (`target=NAME`), which is what is predicted for each patch.
 
     Attributes:
         sentence: What is predicted, for --help: "of each patch the encoder predicts SENTENCE".
-        cite: BibTeX entry of the paper that the target comes from; empty if there is none to cite.
-        drawn: End of figure captions: how the values of the target are drawn, if not as the colours
-            of the patch.
-        options: Group of keys that belongs to this target alone.
-        patch_multiple: Number of which model.patch must be a multiple.
+        cite: BibTeX entry of the paper that the target comes from; empty if there is none.
+        drawn: End of figure captions, which says how the values of the target are drawn; empty if
+            they are drawn as the colours of the patch.
+        options: Group of keys that only this target uses.
+        patch_multiple: model.patch must be a multiple of this number.
         any_channels: Whether the target works for images other than 8-bit RGB: any number of
             channels (the length of mean and std) and any range of values.
-        any_length: As for an objective. Often false for a target that has a teacher (`averages`).
+        any_length: As for an objective. Often false for a target with a teacher (`averages`).
         metrics, no_measure: As for an objective.
     """
 
@@ -232,11 +233,10 @@ class TargetDeclaration(ABC):
 
     @abstractmethod
     def build(self, settings: Any, encoder: Any) -> Any:
-        """Build the target as a module (objectives.targets.patch_targets.Target) for the patches of
-        an encoder.
+        """Build the module of the target (objectives.targets.patch_targets.Target).
 
-        A module that declares a target must not import torch, because commands such as `--help`
-        read all declarations. Import torch in this method.
+        Import torch in this method and not at the top of the file, because commands such as
+        `--help` import all declarations and must be fast.
 
         Args:
             settings: objectives.building.Settings.
@@ -247,18 +247,12 @@ class TargetDeclaration(ABC):
 D = TypeVar("D", ObjectiveDeclaration, TargetDeclaration)
 _OBJECTIVES: dict[str, ObjectiveDeclaration] = {}
 _TARGETS: dict[str, TargetDeclaration] = {}
-# What runs with plugins recorded: the declarations of their objectives, and `no_measure` of their
-# targets
+# What runs with plugins recorded, by name: the declaration of the objective, and `no_measure` of
+# the target
 _RECORDED: dict[str, ObjectiveDeclaration] = {}
 _RECORDED_TARGETS: dict[str, tuple[str, ...]] = {}
-RECORDED = (
-    "title",
-    "paper",
-    "cite",
-    "figure",
-    "labels",
-    "no_measure",
-)  # attributes that are recorded
+# Attributes of an objective that runs record
+RECORDED = ("title", "paper", "cite", "figure", "labels", "no_measure")
 
 
 def declare(part: ObjectiveDeclaration | TargetDeclaration) -> None:
@@ -278,8 +272,8 @@ def declare(part: ObjectiveDeclaration | TargetDeclaration) -> None:
     kind = "objective" if registered is _OBJECTIVES else "target"
     if not part.name:
         raise UserError(f"{type(part).__name__}: the {kind} has no name. Set `name`.")
-    before = registered.get(part.name)
-    if before is not None and before is not part:
+    existing = registered.get(part.name)
+    if existing is not None and existing is not part:
         raise UserError(f"{kind}={part.name}: this name is already taken. Choose another name.")
     for name in getattr(part, "shared", ()):  # a target has no such attribute
         if name not in SHARED:
@@ -293,15 +287,15 @@ def declare(part: ObjectiveDeclaration | TargetDeclaration) -> None:
 
 
 def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> None:
-    """Check the descriptions of metrics and baselines (`metrics`) of an objective or a target.
+    """Check the names in `metrics` of an objective or a target.
 
     Args:
         part: Objective or target.
         prefix: Start of the error, such as `objective=mae`.
 
     Raises:
-        UserError: Two descriptions have the same name, or a baseline is compared with a metric that
-            nobody describes.
+        UserError: A name is used twice or has a slash, or a baseline is compared with an unknown
+            metric.
     """
     metric_names = [row.name for row in part.metrics if isinstance(row, Metric)]
     for row in part.metrics:
@@ -314,7 +308,7 @@ def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> 
                 raise UserError(f"{prefix}: {text}")
     names = [*SUBSTITUTES, *(row.name for row in part.metrics)]
     for name in names:
-        if "/" in name:  # separates the part of a joint objective, and held-out columns
+        if "/" in name:  # a slash ends the prefix in names such as validation/loss and mpp/loss
             raise UserError(f"{prefix}: the name {name} has a /. Choose another name.")
         if names.count(name) > 1:
             text = f"two metrics or baselines are named {name}. Choose another name"
@@ -322,35 +316,37 @@ def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> 
 
 
 def plugin_rows(objective_name: str, target_name: str) -> list[Row]:
-    """Return the rows of metrics that the plugins of an objective and a target declare.
+    """Return the metrics and baselines of an objective and a target that plugins declare.
 
-    In a run of this objective and target, the name of a metric means one of these rows first.
+    In a run of this objective and target, these rows take precedence over rows of this package with
+    the same name.
     """
     parts = (objectives().get(objective_name), targets().get(target_name))
     return [row for part in parts if part and is_from_plugin(type(part)) for row in part.metrics]
 
 
 def is_from_plugin(kind: type) -> bool:
-    """Return whether a class comes from a plugin and not from this package."""
+    """Return whether a plugin, and not this package, defines a class."""
     return not kind.__module__.startswith(FOUND_IN)
 
 
 def withdraw(name: str) -> None:
-    """Remove the objective and target that a plugin declared under this name, because the plugin
-    failed later.
+    """Remove the objective and the target with this name that a plugin declared.
+
+    Called if the plugin raises an error after the declaration.
     """
-    all_known: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
-    for known in all_known:
-        if name in known and is_from_plugin(type(known[name])):
-            del known[name]
+    registries: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
+    for registered in registries:
+        if name in registered and is_from_plugin(type(registered[name])):
+            del registered[name]
 
 
 @functools.cache
 def _declare_package_objectives() -> None:
     """Declare the objectives and targets of this package, once per process.
 
-    The package of objectives imports this module. An `import` of that package at the top of this
-    module would be circular, so the package is imported when the declarations are first needed.
+    The package of objectives is imported here and not at the top of this module, because the
+    package imports this module.
     """
     importlib.import_module(FOUND_IN).declare_all()
 
@@ -390,11 +386,10 @@ def target(name: str) -> TargetDeclaration:
 
 
 def find_objective_or_stub(name: str) -> ObjectiveDeclaration:
-    """Return the objective with this name, even for an unknown name.
+    """Return the objective with this name, or a stub for an unknown name.
 
-    An objective is unknown if, for example, its plugin has not run. For an unknown objective,
-    return what runs with this objective recorded or, without such a record, a declaration that has
-    nothing but the name.
+    An objective is unknown if, for example, its plugin has not run. The stub has the attributes
+    that a run with this objective recorded or, without a record, only the name.
     """
     known = objectives().get(name) or _RECORDED.get(name)
     if known is None:
@@ -406,10 +401,9 @@ def find_objective_or_stub(name: str) -> ObjectiveDeclaration:
 def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> bool:
     """Return whether an encoder with collapsed features may reach the best value of a metric.
 
-    Features have collapsed if they are the same for all images. Objectives and targets list the
-    metrics that do not notice the collapse (`no_measure`). A target matters only if the objective
-    predicts patches. For the metric `supervised/loss` of a sum of objectives, the part `supervised`
-    is the objective.
+    Features have collapsed if they are the same for all images. Objectives and targets list such
+    metrics in `no_measure`. The target counts only if the objective predicts patches. In a sum of
+    objectives, the metric `supervised/loss` belongs to the part `supervised`.
 
     Args:
         metric: Full name of the metric.
@@ -417,11 +411,11 @@ def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> b
         target_name: Target of the run.
     """
     key = read_flat_name(metric)
-    name = key.part or objective_name
-    declared = find_objective_or_stub(name)
+    part_name = key.part or objective_name
+    declared = find_objective_or_stub(part_name)
     if key.name in declared.no_measure:
         return True
-    if name in objectives() and not declared.predicts_patches:
+    if part_name in objectives() and not declared.predicts_patches:
         return False
     if target_name in targets():
         return key.name in targets()[target_name].no_measure
@@ -429,12 +423,10 @@ def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> b
 
 
 def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
-    """Return what pages, lists and reports need to know about an objective and a target of a
-    plugin.
+    """Return a record of a plugin's objective and target for environment.json.
 
-    Pages, lists and reports do not run plugins. They read this record from environment.json with
-    `remember_recorded`. It holds names and titles, the rows of metrics, and `no_measure`, the
-    metrics that are good even if the features are the same for all images.
+    Pages, lists and reports do not run plugins. They pass this record to `remember_recorded`
+    instead. The record holds names and titles, the rows of metrics, and `no_measure`.
 
     Raises:
         UserError: No objective has this name.
@@ -453,10 +445,9 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
 
 
 def remember_recorded(recorded: "Declared") -> None:
-    """Remember what a run recorded about the objective and the target of its plugin (`to_record`).
+    """Store the record of a plugin's objective and target (`to_record`) in this process.
 
-    In a process that does not run the plugin, `find_objective_or_stub` and `may_reward_collapse`
-    then answer from the record.
+    `find_objective_or_stub` and `may_reward_collapse` use the record if the plugin does not run.
     """
     stub = ObjectiveDeclaration()
     for key in RECORDED:
@@ -468,7 +459,7 @@ def remember_recorded(recorded: "Declared") -> None:
 
 
 def describe_targets() -> str:
-    """Return the help of `target`: what each target predicts for a patch."""
+    """Return the help of `target`, which says what each target predicts for a patch."""
     sentences = (
         f"{name}: {target.sentence}" for name, target in targets().items() if target.sentence
     )
@@ -476,21 +467,21 @@ def describe_targets() -> str:
 
 
 def _named(key: str, name: str, known: Mapping[str, D]) -> D:
+    """Return the declaration with this name, or raise a UserError about the key."""
     if name not in known:
         raise UserError(f"{key}={name}: {suggest(name, known)} ({ADDED})")
     return known[name]
 
 
 def groups() -> list[Group]:
-    """Return the groups of keys of all objectives and targets, each group once.
+    """Return the groups of keys of all objectives and targets, without duplicates.
 
-    A plugin may use the group of another objective, so the same group can be declared several
-    times.
+    A plugin may use the group of another objective, so a group can be declared several times.
     """
     return list(dict.fromkeys(part.options for part in all_declared() if part.options))
 
 
 def predicts_labels(objective: str) -> bool:
-    """Return whether an objective predicts labels and nothing else."""
+    """Return whether an objective only predicts labels."""
     declared = find_objective_or_stub(objective)
     return declared.labels and not declared.parts

@@ -1,4 +1,4 @@
-"""Choose the name of a run if the options give none. This module does not import torch."""
+"""Choose the name of a run that the user did not name. This module does not import torch."""
 
 import hashlib
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from . import schema
 from .schema import Recipe, computed_values
 
-# characters; the limit in bytes, which file systems count, is twice this number
+# in characters; in bytes, which file systems count, the limit is twice this number
 LONGEST_DEFAULT_NAME = 120
 
 
 def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
     """Return the default name of a run, such as `mpp-vit_s16-optim.lr=0.01`.
 
-    The name has the names of the recipe and of the presets, then each option of the user that
-    changes what is computed. The options are sorted, because their order does not matter. A long
-    name is cut and ends in a hash.
+    The names of the recipe and the presets come first, then each option of the user that changes
+    what is computed. The options are sorted, so that their order does not matter. A long name is
+    cut and ends in a hash.
 
     Args:
         parts: Names of the recipe and the presets, and short names of initial weights.
@@ -23,18 +23,20 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
         recipe: The recipe of the run.
     """
     values_before = computed_values(before)
-    now = computed_values(recipe)
+    values = computed_values(recipe)
     default = schema.defaults()
-    # keys whose values `parts` already names: the data set, and initial weights with their network
-    covered = {"data.hub"}
+    # `parts` already names the data set, and initial weights with their network
+    named_keys = {"data.hub"}
     for key, source in recipe.sources().items():
-        covered |= {key, source.network_key}
-    # keys that `before` does not have are compared with their default
-    changed = sorted(
-        key for key in now.keys() - covered if now[key] != values_before.get(key, default.get(key))
+        named_keys |= {key, source.network_key}
+    # a key that `before` lacks is compared with its default
+    changed_keys = sorted(
+        key
+        for key in values.keys() - named_keys
+        if values[key] != values_before.get(key, default.get(key))
     )
-    words = [*parts, *(f"{key}={_name_text(now[key])}" for key in changed)]
-    name = "-".join(words).replace("/", "_").strip()
+    options = [f"{key}={_name_text(values[key])}" for key in changed_keys]
+    name = "-".join([*parts, *options]).replace("/", "_").strip()
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
     if len(name) > LONGEST_DEFAULT_NAME:
         return f"{name[:110]}-{digest}"  # 119 characters, with the hyphen and 8 of the digest
@@ -44,10 +46,10 @@ def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
 
 
 def _name_text(value: Any) -> str:
-    """Return a value as text for the name of a folder, without brackets and quotes.
+    """Format a value for the name of a folder, without brackets and quotes.
 
-    A list becomes "1,5", a mapping "a=1,b=2", an empty list or mapping "empty", None "none" and
-    True "true". The text of any other value stays unchanged.
+    For example, [1, 5] becomes "1,5", {"a": 1, "b": 2} becomes "a=1,b=2", an empty list becomes
+    "empty", None "none" and True "true".
     """
     if isinstance(value, dict):
         value = [f"{name}={_name_text(item)}" for name, item in sorted(value.items())]

@@ -17,7 +17,7 @@ from .model import Model
 from .records import export
 
 WRITTEN = ("config.json", "model.safetensors", "heads.safetensors")  # files of an export
-# Keys of the model -> their names in the config.json of a transformers ViT
+# {key of Model: name in the config.json of a transformers ViT}
 VIT_KEYS = {
     "patch": "patch_size",
     "width": "hidden_size",
@@ -25,13 +25,13 @@ VIT_KEYS = {
     "heads": "num_attention_heads",
     "mlp": "intermediate_size",
 }
-# Values that a transformers ViT must have to equal timm's ViT. They are also the defaults if
-# config.json does not name them.
+# Values that make a transformers ViT equal to timm's ViT. Files without these keys have these
+# values by default.
 VIT_VALUES = {"hidden_act": "gelu", "qkv_bias": True}
-# Keys of a model in which it may differ from the classic Vision Transformer
+# Keys of Model in which a model may differ from the classic Vision Transformer
 VARIANT_KEYS = ("args", "registers", "layer_scale", "qk_norm", "activation", "positions")
-# Keys of a model whose values the timm arguments do not show in the recipe's terms. An export names
-# them under `encoder` if the model is not the classic one.
+# Keys of Model that cannot be read from the arguments of timm. An export has these keys under
+# `encoder` if the model is not the classic Vision Transformer.
 ENCODER_KEYS = ("timm", "mlp", *VARIANT_KEYS)
 TIMM_ARGS = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
 POOL_ARGS = ("global_pool", "fc_norm")  # timm arguments that `InitSource.pooling` covers
@@ -42,7 +42,7 @@ SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config.json of an export that this project made.
+    """Return the config.json of an export that this package made.
 
     Raises:
         UserError: The file is damaged, or another program wrote it.
@@ -55,12 +55,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path, only_ours: bool = False) -> dict[str, Any]:
-    """Return the config.json of an export, after checking the types of the keys that this package
-    reads.
+    """Return the config.json of an export, and check the types of the keys that are used.
 
     Args:
         folder: Folder of the export.
-        only_ours: Whether the file must have every key that this package writes.
+        only_ours: Whether the file must have the keys that every file of this package has.
 
     Raises:
         OSError, ValueError: The file is missing or damaged.
@@ -70,8 +69,7 @@ def read(folder: Path, only_ours: bool = False) -> dict[str, Any]:
 
 
 def add_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the content of a config.json with the digests of the files that lie in the same
-    folder.
+    """Add the SHA-256 digests of files in the same folder to the content of a config.json.
 
     timm and transformers ignore the added key.
 
@@ -83,9 +81,9 @@ def add_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str,
 
 
 def check_digest(folder: Path, name: str, prefix: str) -> None:
-    """Check that a file of an export has not changed since it was written.
+    """Check that a file of an export has the digest in config.json.
 
-    A file without a recorded digest passes, for example in an export that another program made.
+    A file without a digest passes, for example in an export that another program made.
 
     Args:
         folder: Folder of the export.
@@ -108,7 +106,7 @@ def check_digest(folder: Path, name: str, prefix: str) -> None:
 
 
 def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy") -> None:
-    """Check that a file of weights is the file that was written, and that all weights are finite.
+    """Check that a file of weights has the digest in config.json, and that all weights are finite.
 
     Args:
         folder, name, prefix: As in `check_digest`.
@@ -138,9 +136,7 @@ def nonfinite_weight(path: Path, framework: str = "numpy") -> str:
 
 
 def first_nonfinite(tensors: Iterable[tuple[str, Any]]) -> str:
-    """Return the name of the first tensor with NaN or infinite values, or an empty string if all
-    are finite.
-    """
+    """Return the name of the first tensor with NaN or infinite values, or an empty string."""
     for name, value in tensors:
         if not ((value > -math.inf) & (value < math.inf)).all():
             return name
@@ -148,9 +144,7 @@ def first_nonfinite(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def unsupported(config: dict[str, Any]) -> str | None:
-    """Return why an encoder with this config.json cannot be loaded, or None if config.json allows
-    it.
-    """
+    """Return why an encoder with this config.json cannot be loaded, or None if it can."""
     if config.get("model_type") != "vit":
         if "architecture" in config:
             return None
@@ -168,19 +162,19 @@ def unsupported(config: dict[str, Any]) -> str | None:
 
 
 def read_normalisation(folder: Path) -> dict[str, list[float]]:
-    """Return the mean and std of the pixels, as far as the files of the export give them.
+    """Return the mean and std of the pixels from the files of an export.
 
     Returns:
-        {"mean": [...], "std": [...]} with a number for each channel; without the keys that no file
-        gives.
+        {"mean": [...], "std": [...]} with a number for each channel. A key that no file has is left
+        out.
 
     Raises:
-        OSError, ValueError: A file is damaged, or the numbers are no mean and std (a std of 0).
+        OSError, ValueError: A file is damaged, or a number is out of bounds, such as a std of 0.
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
-        # If no image processor of transformers can read the images, such as images of 5 channels,
-        # an export of this package has the mean and std in config.json, under the key `pixels`.
+        # Image processors of transformers cannot read every image, for example with 5 channels.
+        # Exports of this package then have no preprocessor_config.json, but the key `pixels`.
         processor = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
         statistics = _of_image_processor(processor, config.get("num_channels", 3))
     else:
@@ -190,7 +184,7 @@ def read_normalisation(folder: Path) -> dict[str, list[float]]:
 
 
 def _of_image_processor(processor: Mapping[str, Any], channels: int) -> dict[str, list[float]]:
-    """Return the mean and std that normalise like transformers' image processor.
+    """Convert the normalisation of a transformers image processor to mean and std.
 
     The processor turns a byte x into (factor x - image_mean) / image_std. This package computes
     (x / 255 - mean) / std. Both are equal for mean = image_mean / (255 factor) and
@@ -199,27 +193,27 @@ def _of_image_processor(processor: Mapping[str, Any], channels: int) -> dict[str
     Args:
         processor: Content of preprocessor_config.json (keys `image_mean` and `image_std`), or a
             mapping with the keys `mean` and `std`.
-        channels: Number of channels, for a processor that does not normalise.
+        channels: Number of channels, used if the processor does not normalise.
 
     Returns:
-        {"mean": [...], "std": [...]}, without the keys that the processor does not have.
+        {"mean": [...], "std": [...]}. A key that the processor lacks is left out.
     """
     factor = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1
     statistics: dict[str, Any] = {"mean": [0.0] * channels, "std": [1.0] * channels}
     if processor.get("do_normalize", True):
         # image_mean and image_std or, in a mapping without these keys, mean and std
         statistics = {key: processor.get(f"image_{key}", processor.get(key)) for key in statistics}
-    given_statistics = {key: value for key, value in statistics.items() if value is not None}
-    white = 255 * factor  # what the processor makes of a white pixel
+    statistics = {key: value for key, value in statistics.items() if value is not None}
+    white = 255 * factor  # value of a white pixel after rescaling
     if math.isclose(white, 1):
-        return given_statistics
-    return {key: [number / white for number in value] for key, value in given_statistics.items()}
+        return statistics
+    return {key: [number / white for number in value] for key, value in statistics.items()}
 
 
 def read_pixel_format(folder: Path) -> dict[str, Any]:
-    """Return the number of channels and the range of pixel values, if images are not 8-bit RGB.
+    """Return the options `channels` and `range` of the images, or nothing for 8-bit RGB.
 
-    The range is unknown for exports that another program made.
+    An export that another program made has no `range`.
     """
     config = _read(folder, "config.json")
     if pixels := config.get("pixels"):
@@ -230,10 +224,10 @@ def read_pixel_format(folder: Path) -> dict[str, Any]:
 
 
 def read_eval_crop(folder: Path) -> dict[str, Any]:
-    """Return the options `eval_mode` and `eval_crop` of the export's own evaluation.
+    """Return how evaluations of the encoder crop images, as `eval_mode` and `eval_crop`.
 
-    For example {"eval_mode": "crop", "eval_crop": 0.875}. Return an empty dictionary if these two
-    options cannot describe the evaluation, for example if it pads images with a border.
+    For example {"eval_mode": "crop", "eval_crop": 0.875}. Return an empty dictionary if the two
+    options cannot describe the cropping, for example if images are padded with a border.
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
@@ -242,9 +236,9 @@ def read_eval_crop(folder: Path) -> dict[str, Any]:
 
 
 def eval_crop_of_timm(pretrained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options `eval_mode` and `eval_crop` for timm's description of weights.
+    """Convert `crop_pct` and `crop_mode` of timm to the options `eval_mode` and `eval_crop`.
 
-    Return an empty dictionary if these two options cannot describe timm's evaluation.
+    Return an empty dictionary if the two options cannot describe the cropping.
     """
     crop = pretrained.get("crop_pct")
     mode = pretrained.get("crop_mode") or CROP_MODE
@@ -254,62 +248,61 @@ def eval_crop_of_timm(pretrained: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def eval_crop_of_transformers(processor: dict[str, Any]) -> dict[str, Any]:
-    """Return the options `eval_mode` and `eval_crop` for a transformers image processor.
+    """Convert a transformers image processor to the options `eval_mode` and `eval_crop`.
 
-    A square `size` means that images are squashed to a square. A `shortest_edge` together with a
-    centre crop means `eval_mode=crop`, where `eval_crop` is the side of the crop as a share of the
-    shortest edge (224 / 256 = 0.875). Return an empty dictionary for any other processor.
+    A square `size` gives `eval_mode=squash`. A `shortest_edge` with a centre crop gives
+    `eval_mode=crop`, where `eval_crop` is the side of the crop divided by the shortest edge
+    (224 / 256 = 0.875). Any other processor gives an empty dictionary.
 
     Args:
         processor: Content of preprocessor_config.json.
     """
     size = processor.get("size")
-    crops = processor.get("do_center_crop")
+    is_cropped = processor.get("do_center_crop")
     if not processor.get("do_resize", True):
         return {}
     if isinstance(size, int):  # files written before 2023
         size = {"height": size, "width": size}
     if not isinstance(size, dict):
         return {}
-    if "height" in size and size["height"] == size.get("width") and not crops:
+    if "height" in size and size["height"] == size.get("width") and not is_cropped:
         return {"eval_mode": "squash"}
     crop = processor.get("crop_size")
     side = crop.get("height") if isinstance(crop, dict) else crop
-    short = size.get("shortest_edge")
-    if not (crops and side and short and side <= short):
+    shortest_edge = size.get("shortest_edge")
+    if not (is_cropped and side and shortest_edge and side <= shortest_edge):
         return {}
-    share = side / short
-    # The image is resized to floor(side / share), which rounding of floats can make one pixel too
-    # small.
-    if math.floor(side / share) < short:
+    share = side / shortest_edge
+    # The evaluation resizes to floor(side / share). Rounding could make this one pixel too small.
+    if math.floor(side / share) < shortest_edge:
         share = math.nextafter(share, 0)
     return _centre_crop(share)
 
 
 def _centre_crop(share: float) -> dict[str, Any]:
-    """Return the options of a centre crop, or nothing if the share is out of bounds.
+    """Return the options of a centre crop, or an empty dictionary if the share is out of bounds.
 
-    A tiny share in a file from another program would resize images to gigabytes.
+    With a tiny share in a file of another program, resized images would take gigabytes.
     """
     return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
 
 
 def is_timm_format(config: Values) -> bool:
-    """Return whether a config.json is in timm's format but was not written by this package."""
+    """Return whether a config.json has timm's format and another program wrote it."""
     return "architecture" in config and not {DIGESTS, "encoder"} & config.keys()
 
 
 def model_values(config: Values) -> Values:
-    """Return {key of Model: value} for a config.json of this package or of transformers.
+    """Return the {key of Model: value} that a config.json describes.
 
-    Return an empty dictionary if the file does not describe the whole model. A file of timm does
-    not, because the name of the architecture implies most of the sizes.
+    Return an empty dictionary if the file does not have all sizes. Files of timm do not, because
+    the name of the architecture implies most sizes.
     """
     if config.get("model_type") == "vit":
         sizes = {key: config[name] for key, name in VIT_KEYS.items()}
         if isinstance(sizes["patch"], list):
             sizes["patch"] = sizes["patch"][0]
-        # any classic architecture of timm would do, because all sizes are given
+        # the choice of the architecture does not matter, because all sizes are given
         architecture = "vit_base_patch16_224"
     else:
         architecture = config["architecture"]
@@ -324,8 +317,8 @@ def model_values(config: Values) -> Values:
             "heads": args["num_heads"],
             "mlp": round(args["mlp_ratio"] * args["embed_dim"]),
         }
-    # Named after its sizes, because the architecture's own name may promise other sizes: files of
-    # transformers get vit_base_patch16_224, whatever their sizes are
+    # The model is named after its sizes, because `architecture` may stand for other sizes, as
+    # always for files of transformers
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
     encoder = config.get("encoder") or {}  # written by this package, see `encoder_options`
     options = {key: encoder[key] for key in ENCODER_KEYS if key in encoder}
@@ -333,11 +326,11 @@ def model_values(config: Values) -> Values:
 
 
 def encoder_options(model: Model) -> dict[str, Any]:
-    """Return the options of the model that an export's config.json has under the key `encoder`.
+    """Return the value of the key `encoder` in an export's config.json.
 
-    For example {"timm": "vit_base_patch16_224", "registers": 4, "positions": "rotary", ...}.
-    Return an empty dictionary for a classic Vision Transformer, in which all VARIANT_KEYS have
-    their defaults. The arguments of timm then describe the model completely.
+    For example {"timm": "vit_base_patch16_224", "registers": 4, "positions": "rotary", ...}. Return
+    an empty dictionary for a classic Vision Transformer, in which all VARIANT_KEYS have defaults.
+    The arguments of timm then describe the model completely.
     """
     default = Model()
     if all(getattr(model, key) == getattr(default, key) for key in VARIANT_KEYS):
@@ -346,18 +339,19 @@ def encoder_options(model: Model) -> dict[str, Any]:
 
 
 def preprocessing_values(folder: Path) -> Values:
-    """Return {dotted key: value} for the channels, the range and normalisation of pixels, and the
-    evaluation's resizing and cropping.
+    """Return the preprocessing that an export describes, as {dotted key: value}.
+
+    It consists of pixel format, normalisation and cropping (`data.mean`, `data.eval_crop`).
     """
     values = read_pixel_format(folder) | read_normalisation(folder) | read_eval_crop(folder)
     return {f"data.{key}": value for key, value in values.items()}
 
 
 def feature_values(folder: Path) -> dict[str, Any]:
-    """Return the name and the arguments of the architecture in config.json.
+    """Return the name and the arguments of the architecture from config.json.
 
-    They show changes of the network that the keys of a recipe do not show. The arguments for
-    pooling are left out, because `InitSource.pooling` says how tokens are pooled.
+    Two networks with the same recipe may differ in these values. The arguments for pooling are left
+    out, because `InitSource.pooling` returns the pooling.
 
     Returns:
         {"architecture": name, "model_args": {argument: value}}.
@@ -373,17 +367,18 @@ def feature_values(folder: Path) -> dict[str, Any]:
 
 
 def norm_eps(config: Values) -> float | None:
-    """Return the eps of the layer norms of a transformers ViT, or None for timm, where the
-    architecture implies eps.
+    """Return eps of the layer norms of a transformers ViT.
+
+    Return None for timm, where the architecture implies eps.
     """
     return config.get("layer_norm_eps", EPS) if config.get("model_type") == "vit" else None
 
 
 def read_pooling(folder: Path) -> str:
-    """Return how the export pools tokens into a feature: "avg" (the mean of the patch tokens) or
-    "token".
+    """Return how the encoder pools tokens into a feature.
 
-    The result is "token" unless config.json says otherwise.
+    Return "avg" (the mean of the patch tokens) if config.json says "avg", otherwise "token" (the
+    class token).
     """
     config = _read(folder, "config.json")
     args = config if config.get("model_type") == "vit" else config.get("model_args") or {}
@@ -391,30 +386,29 @@ def read_pooling(folder: Path) -> str:
 
 
 def read_image_size(folder: Path) -> int | None:
-    """Return the side in pixels of the images that the export was made for, or None if config.json
-    does not say.
+    """Return the side of the encoder's images in pixels, or None if config.json does not have it.
+
+    If config.json has a height and a width, return the width.
     """
     side = next(reversed(image_sides(read(folder))), None)
     return side if isinstance(side, int) else None
 
 
 def image_sides(config: Values) -> list[int]:
-    """Return the sides in pixels (one number or two) of the images that the position embeddings
-    were made for.
+    """Return the size in pixels of the images that the position embeddings were made for.
 
-    Return an empty list if config.json does not say it.
+    Returns:
+        One number for square images, or height and width. Empty if config.json has no size.
     """
     size = (config.get("model_args") or {}).get("img_size", config.get("image_size"))
     if size is None:
-        # input_size has the channels, the height and the width
+        # input_size is [channels, height, width]
         size = config.get("pretrained_cfg", config).get("input_size", [])[1:]
     return size if isinstance(size, list) else [size]
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of the export, or an empty dictionary for a missing
-    preprocessor_config.json.
-    """
+    """Return config.json, or preprocessor_config.json, which may be missing and is then empty."""
     if name == "config.json":
         return read(folder)
     path = folder / name

@@ -1,7 +1,6 @@
-"""Read what a user gave for a recipe: words of a command line, or values from Python.
+"""Read what a user gave for a recipe: arguments key=value of a command line, or Python values.
 
-Words become values here, once. Everything after this module works with values. This module does not
-import torch.
+The text of an argument is parsed here, and only here. This module does not import torch.
 """
 
 import os
@@ -20,7 +19,7 @@ from .plugins import run_plugin
 from .words import NAMED, PRESETS, SWEEP
 
 Options = str | os.PathLike[str] | Iterable[str] | Mapping[str, Any]
-Pairs = list[tuple[str, Any]]  # dotted keys and values; a key that is given twice comes twice
+Pairs = list[tuple[str, Any]]  # dotted keys and values; a key that is given twice has two pairs
 
 COMMAND_LINE, PYTHON = "command line", "Python"
 
@@ -30,8 +29,9 @@ class Given:
     """Values that a user gave for a recipe.
 
     Attributes:
-        values: {dotted key: value}. `recipe`, `data` and `model` name a file and presets.
-        texts: {dotted key: text} of the values that were typed, for error messages.
+        values: {dotted key: value}, and the names of a recipe file (`recipe`) and of presets
+            (`data`, `model`).
+        texts: {dotted key: text as typed}, for error messages. Empty for values from Python.
         origin: COMMAND_LINE or PYTHON.
     """
 
@@ -41,61 +41,56 @@ class Given:
 
     @property
     def words(self) -> list[str]:
-        """Words of a command line with these values, as the user typed them if they were typed."""
+        """Values as arguments key=value, as the user typed or would type them."""
         return [f"{key}={self.text(key)}" for key in self.values]
 
     def text(self, key: str) -> str:
-        """Return the value of a key as the user typed it or would type it."""
+        """Return the value of a key as text, as the user typed or would type it."""
         if key in self.texts:
             return self.texts[key]
         return words.write(key, self.values[key]).removeprefix(f"{key}=")
 
     def with_values(self, values: Values) -> "Given":
-        """Return these values together with other values, which win."""
+        """Return a copy with more values, which replace present values of the same keys."""
         texts = {key: text for key, text in self.texts.items() if key not in values}
         return replace(self, values=self.values | values, texts=texts)
 
     def without(self, keys: Iterable[str]) -> "Given":
-        """Return these values without some keys."""
+        """Return a copy without some keys."""
         left_out = {*keys}
-        return replace(
-            self, values={key: self.values[key] for key in self.values if key not in left_out}
-        )
+        values = {key: self.values[key] for key in self.values if key not in left_out}
+        return replace(self, values=values)
 
 
 class Arguments(NamedTuple):
-    """Arguments of a tool: words of a command line, or the arguments of a Python function.
+    """Arguments of a tool, from a command line or from a Python function.
 
     Attributes:
-        words: Words, such as recipe=mpp. A Python function may also be called with words.
-        pairs: Keys and values from Python; None on the command line.
+        words: Arguments such as "recipe=mpp". A Python function also accepts them.
+        pairs: Keys and values from Python. None on the command line.
     """
 
     words: list[str]
     pairs: Pairs | None = None
 
     def split(self, keys: Collection[str]) -> tuple["Arguments", "Arguments"]:
-        """Return the arguments that set some keys, and all other arguments.
-
-        Both kinds of arguments are split: `words` ("seed=1", typed) and `pairs` (("seed", 1), from
-        Python).
-        """
-        taken = [word for word in self.words if word.lstrip("-").partition("=")[0] in keys]
-        others = [word for word in self.words if word not in taken]
+        """Split the arguments into those that set some keys, and all others."""
+        words_of_keys = [word for word in self.words if word.lstrip("-").partition("=")[0] in keys]
+        other_words = [word for word in self.words if word not in words_of_keys]
         if self.pairs is None:
-            return Arguments(taken), Arguments(others)
-        return (
-            Arguments(taken, [pair for pair in self.pairs if pair[0] in keys]),
-            Arguments(others, [pair for pair in self.pairs if pair[0] not in keys]),
-        )
+            return Arguments(words_of_keys), Arguments(other_words)
+        pairs_of_keys = [(key, value) for key, value in self.pairs if key in keys]
+        other_pairs = [(key, value) for key, value in self.pairs if key not in keys]
+        return Arguments(words_of_keys, pairs_of_keys), Arguments(other_words, other_pairs)
 
 
 class Unread(NamedTuple):
-    """Keys of recipes that a user gave, before the plugin has run that may declare them.
+    """Keys of recipes that a user gave, unchecked, because the plugin that declares them may not
+    have run yet.
 
     Attributes:
-        texts: {dotted key: text} as typed.
-        pairs: Keys and values from Python; None on the command line.
+        texts: {dotted key: text as typed}.
+        pairs: Keys and values from Python. None on the command line.
     """
 
     texts: dict[str, str]
@@ -107,13 +102,13 @@ class Unread(NamedTuple):
         return [*self.texts, *dict(self.pairs or ())]
 
     def text(self, key: str) -> str:
-        """Return the value of a key as the user typed it or would type it."""
+        """Return the value of a key as text, as the user typed or would type it."""
         return self.texts[key] if key in self.texts else option_text(dict(self.pairs or ())[key])
 
     def run_plugin(self) -> None:
         """Run the plugin that the user named with `plugin=`, if any.
 
-        The plugin declares an objective or a target, whose keys are keys of recipes from then on.
+        The plugin declares objectives or targets, and the keys of recipes for them.
 
         Raises:
             UserError: As in `plugins.run_plugin`, or `plugin` cannot be a path.
@@ -126,13 +121,13 @@ class Unread(NamedTuple):
             run_plugin(plugin)
 
     def take(self, keys: Collection[str]) -> tuple[dict[str, str], "Unread"]:
-        """Return the texts of some keys, and everything else that the user gave.
+        """Split off some keys, and return {key: text} and the remaining keys.
 
-        Studies call this method for keys that belong to no recipe. A study's file may, for example,
-        have a placeholder `encoder`, which the user fills with `encoder=runs/mpp`.
+        Studies split off keys that belong to no recipe. For example, `encoder=runs/mpp` is the
+        value of a placeholder `encoder` in the file of a study.
 
         Raises:
-            UserError: A key is given twice, or its value is no text and no path.
+            UserError: A key is given twice, or a value is neither a text nor a path.
         """
         taken: Values = {key: text for key, text in self.texts.items() if key in keys}
         pairs = [(key, value) for key, value in self.pairs or () if key in keys]
@@ -143,28 +138,27 @@ class Unread(NamedTuple):
         return taken, self.keep([key for key in self.keys if key not in keys])
 
     def keep(self, keys: Collection[str]) -> "Unread":
-        """Return only some keys."""
+        """Return a copy with only some keys."""
         texts = {key: text for key, text in self.texts.items() if key in keys}
         if self.pairs is None:
             return Unread(texts)
-        return Unread(texts, [pair for pair in self.pairs if pair[0] in keys])
+        return Unread(texts, [(key, value) for key, value in self.pairs if key in keys])
 
     def with_absolute_plugin(self) -> "Unread":
-        """Return the same keys, with the path of an existing plugin made absolute."""
-        path, others = self.take(("plugin",))
-        if not path or not exists(path["plugin"]):
+        """Return a copy in which the path of the plugin is absolute, if the plugin exists."""
+        texts, others = self.take(("plugin",))
+        if not texts or not exists(texts["plugin"]):
             return self
-        return others._replace(texts=others.texts | {"plugin": os.path.realpath(path["plugin"])})
+        return others._replace(texts=others.texts | {"plugin": os.path.realpath(texts["plugin"])})
 
     def read(self) -> Given:
-        """Return the values, after running the plugin that the user named.
+        """Run the plugin that the user named, then return the values.
 
-        Values of `recipe`, `data` and `model` (NAMED) stay texts, because they name a file or a row
-        of a table. The word `sweep` is refused, because it asks for several runs.
+        Values are converted to the types of the keys. `load.resolve` checks bounds later.
 
         Raises:
-            UserError: A key is unknown or given twice, or a value is of no type that a key can
-                have. Whether the key may have this value is checked by `load.resolve`.
+            UserError: A key is unknown or given twice, a value has a type that no key can have, or
+                the key `sweep` asks for several runs.
         """
         if SWEEP in self.keys:
             text = "this function makes a single run. For a sweep, use ssl_vit.study"
@@ -172,6 +166,7 @@ class Unread(NamedTuple):
         self.run_plugin()
         words.check_keys(key for key in self.keys if key not in NAMED)
         known = schema.all_keys()
+        # values of NAMED are names of a recipe file, a data set and a model, which stay texts
         values: Values = {
             key: text if key in NAMED else words.read(known[key], text)
             for key, text in self.texts.items()
@@ -181,16 +176,16 @@ class Unread(NamedTuple):
 
 
 def from_words(options: Iterable[str]) -> Given:
-    """Return the values of a recipe from words of the form key=value.
+    """Read the values of a recipe from arguments of the form key=value.
 
     Raises:
-        UserError: A word is not key=value, or as in `Unread.read`.
+        UserError: An argument is not key=value, or as in `Unread.read`.
     """
     return Unread(words.parse(options)).read()
 
 
 def from_values(values: Mapping[str, Any]) -> Given:
-    """Return the values of a recipe from {dotted key: value}, such as the options of a task.
+    """Read the values of a recipe from {dotted key: value}, such as the options of a task.
 
     Raises:
         UserError: As in `Unread.read`.
@@ -199,36 +194,34 @@ def from_values(values: Mapping[str, Any]) -> Given:
 
 
 def from_python(options: Options, keywords: Mapping[str, Any]) -> Given:
-    """Return the values of a recipe from the arguments of a Python function.
+    """Read the values of a recipe from the arguments of a Python function.
 
     Args:
         options, keywords: As in `python_arguments`.
 
     Raises:
-        UserError: `options` holds neither values nor words, a key is unknown or given twice, or a
-            value is of no type that a key can have.
+        UserError: As in `python_arguments` and `Unread.read`.
     """
     arguments = python_arguments(options, keywords)
-    # `read` first runs the plugin, which may declare some of the keys, and then converts the values
     return Unread(words.parse(arguments.words), arguments.pairs).read()
 
 
 def python_arguments(
     options: Options, keywords: Mapping[str, Any], positional: str = ""
 ) -> Arguments:
-    """Return the arguments of a Python function, such as `ssl_vit.pretrain`, as words and values.
+    """Return the arguments of a Python function, such as `ssl_vit.pretrain`, in a uniform form.
 
     Args:
-        options: The first argument of the function, in one of these forms:
+        options: First argument of the function, in one of these forms:
             - a mapping, nested or with dotted keys: {"recipe": "mpp", "optim": {"steps": 100}}
-            - words: ["recipe=mpp", "optim.steps=100"], or "recipe=mpp optim.steps=100", which is
-              split like a shell does
+            - a list of arguments key=value: ["recipe=mpp", "optim.steps=100"]
+            - a string, which is split as in a shell: "recipe=mpp optim.steps=100"
             - the path of a file or folder, for a function with `positional`: "runs/mpp"
-        keywords: Keyword arguments of the function, in the form of the mapping.
-        positional: Key that a path alone sets, such as `init`; empty if the function takes no path.
+        keywords: Keyword arguments of the function, such as recipe="mpp", optim={"steps": 100}.
+        positional: Key that a path sets, such as `init`. Empty if the function takes no path.
 
     Raises:
-        UserError: `options` holds neither values nor words.
+        UserError: `options` has none of these forms.
     """
     if isinstance(options, Mapping):
         return Arguments([], [*dotted_pairs(options), *dotted_pairs(keywords)])
@@ -236,10 +229,10 @@ def python_arguments(
 
 
 def add_pairs(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
-    """Add keys and values to {key: value}.
+    """Add keys and values to a dictionary.
 
     Raises:
-        UserError: A key has another value already.
+        UserError: A key already has another value.
     """
     for key, value in pairs:
         if key in values and values[key] != value:
@@ -249,17 +242,14 @@ def add_pairs(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
 
 
 def plain_value(key: str, value: Any) -> Any:
-    """Return a value from Python in the type that the key takes.
-
-    `recipe`, `data` and `model` (NAMED) take the name of a recipe, data set or model, or a path.
-    Every other key converts the value (`keys.convert`). Bounds are not checked.
+    """Convert a value from Python to the type of a key (`keys.convert`), without checking bounds.
 
     Raises:
-        UserError: The value is of no type that a key can have, is None for a key that does not take
+        UserError: The value has a type that no key can have, is None for a key that does not take
             None, or is no text for a key that takes only texts.
     """
     check_type(key, value)
-    if key in NAMED:
+    if key in NAMED:  # the name of a recipe, data set or model, or the path of a recipe file
         if not isinstance(value, str | os.PathLike):
             raise UserError(f"{key}={option_text(value)}: expected a name")
         return os.fspath(value)
@@ -275,10 +265,10 @@ def plain_value(key: str, value: Any) -> Any:
 
 
 def check_type(key: str, value: Any) -> None:
-    """Check that a value from Python is of a type that a key can have.
+    """Check that a value from Python has a type that a key can have.
 
     Raises:
-        UserError: It is not.
+        UserError: The value has another type.
     """
     if isinstance(value, list | tuple):
         for item in value:
@@ -298,12 +288,12 @@ def check_type(key: str, value: Any) -> None:
 
 
 def _option_words(options: Any, positional: str) -> list[str]:
-    """Return the key=value words of options that are a path, a text or a list of words.
+    """Convert options that are a path, a string or a list of strings to arguments key=value.
 
     Args:
         options: Options that are not a mapping.
-        positional: Key that a path alone stands for, such as `init` for `runs/mpp`; empty if the
-            path stays as it is.
+        positional: Key that a path sets, such as `init`. If it is empty, a path is returned
+            unchanged.
     """
     if isinstance(options, os.PathLike):
         return [f"{positional}={os.fspath(options)}" if positional else os.fspath(options)]
@@ -320,7 +310,7 @@ def _option_words(options: Any, positional: str) -> list[str]:
             if not isinstance(word, str):
                 raise UserError(f"{shorten(word)}: expected key=value, as in recipe=mpp")
         return typed
-    # A text is a path if the path exists, or if the text has no key=value and no --option.
+    # a string is a path if the path exists, or if the string has no key=value and no --option
     has_options = re.search(r"=|(^|\s)--", options)
     if options and (exists(options) or not has_options):
         return [f"{positional}={options}" if positional else options]
@@ -336,14 +326,15 @@ def _option_words(options: Any, positional: str) -> list[str]:
 def dotted_pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys and values of a nested mapping.
 
-    {"optim": {"lr": 1}} gives ("optim.lr", 1). A mapping two levels down is the value of a key, as
-    in {"model": {"args": {...}}}. {"model": {"name": "vit_s16"}} gives ("model", "vit_s16"),
-    because the name of a model or data set is typed as model=NAME or data=NAME. The mapping under
-    `sweep` is a value too, because its keys are not keys of the recipe but values to try.
+    - {"optim": {"lr": 1}} gives ("optim.lr", 1).
+    - {"model": {"args": {"dim": 8}}} gives ("model.args", {"dim": 8}), as there is only one level
+      of groups.
+    - {"model": {"name": "vit_s16"}} gives ("model", "vit_s16"), as in model=NAME and data=NAME.
+    - {"sweep": {...}} gives ("sweep", {...}), because the mapping has values to try.
 
     Args:
-        options: The mapping. Its keys may also be dotted.
-        prefix: Start of each dotted key, for calls of this function from itself.
+        options: Nested mapping, whose keys may also be dotted.
+        prefix: Start of each dotted key, used in the recursion.
     """
     group = prefix.removesuffix(".")
     for key, value in options.items():
@@ -357,5 +348,5 @@ def dotted_pairs(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def shorten(value: Any) -> str:
-    """Return a value from Python in at most 60 characters, for an error."""
+    """Return the repr of a value in one line of at most 60 characters, for an error."""
     return " ".join(repr(value).split())[:60]

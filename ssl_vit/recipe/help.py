@@ -13,20 +13,19 @@ from .schema import Recipe, all_groups, all_keys
 from .tool import LISTS_ALL_KEYS, TAKES_ALL_KEYS, ToolOptions, option_name
 
 WIDTH = 100
-EVERY = "all"  # the word after --help that asks for every key of recipes
-# a study is no recipe, so --help cannot show its values
+EVERY = "all"  # `--help all` lists every key of recipes
+# how an argument begins that names a study, whose values --help cannot list
 A_STUDY = f"recipe={recipe_files.STUDIES}/"
 
 
 def groups() -> dict[str, str]:
     """Return {name of a group of keys: help of the group}, in the order of --help.
 
-    The empty name comes first, for keys outside groups.
+    The first name is empty, for keys without a group.
     """
     summaries = {"": "The run."}
     for name, info in Recipe.model_fields.items():
-        # the groups of objectives and targets are no fields of Recipe; --help lists them before the
-        # key `target`
+        # the groups of objectives and targets, which are no fields of Recipe, precede `target`
         if name == "target":
             summaries |= {group.name: summary(group.kind) for group in all_groups()}
         if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
@@ -35,7 +34,7 @@ def groups() -> dict[str, str]:
 
 
 def members(group: str) -> list[Key]:
-    """Return the keys of a group, starting with the keys that define the experiment."""
+    """Return the keys of a group. The keys that change what a run computes come first."""
     keys_of_group = [
         member for key, member in all_keys().items() if key.rpartition(".")[0] == group
     ]
@@ -43,7 +42,7 @@ def members(group: str) -> list[Key]:
 
 
 def meaning(option: Key) -> str:
-    """Return the help of an option and, if it works only with another option, that option."""
+    """Return the help of an option, and which other option it needs, if any."""
     if option.name == "target":
         return declaration.describe_targets()
     if option.requires:
@@ -53,29 +52,25 @@ def meaning(option: Key) -> str:
 
 
 def allowed(option: Key) -> str:
-    """Return the values that an option may have, in words, such as "a whole number above 0".
+    """Return the allowed values of an option in words, such as "a whole number above 0".
 
-    - A flag has no values: an empty text.
-    - An option without a placeholder in --help: all values.
-    - An option with a placeholder that takes numbers, true and false, or one of several choices:
-      the values, without the default "or null".
-    - Any other option with a placeholder, such as `out=FOLDER`: an empty text, because the
-      placeholder says enough.
+    Return an empty string if --help need not list them.
     """
     if option.form == FLAG:
         return ""
-    if not option.metavar:  # no placeholder
+    if not option.metavar:
         return option.expected
+    # --help shows a placeholder, such as N in images=N. null is the default, so leave it out.
     if option.choices is not None or {bool, int, float} & option.types:
         return option.expected.removesuffix(" or null")
-    return ""
+    return ""  # a placeholder such as FOLDER in out=FOLDER says enough
 
 
 def heading(option: Key) -> str:
-    """Return how an option is typed, for --help.
+    """Return an option as the user types it, for --help.
 
-    A flag has two dashes (`--json`), a positional option is a placeholder (`RUN`), and any other
-    option has its default (`out=runs`) or, without a default, a placeholder (`device=NAME`).
+    A flag has two dashes (`--json`). A positional option is a placeholder (`RUN`). Any other option
+    has the default as value (`out=runs`) or, without a default, a placeholder (`device=NAME`).
     """
     if option.form == FLAG:
         return option_name(option)
@@ -88,35 +83,34 @@ def heading(option: Key) -> str:
 def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     """Return the --help of a tool: purpose, examples and options.
 
-    For a tool that runs recipes, list the keys that people change most often, with the values of
+    For a tool that runs recipes, also list the keys that are changed most often, with the values of
     the recipe that the arguments name.
 
     Args:
         kind: Options of the tool.
-        arguments: Other words of the command line: key=value, and names of groups. If groups are
-            named, their keys are listed instead; EVERY names all groups.
+        arguments: Other arguments of the command line: key=value, and names of groups. If groups
+            are named, only their keys are listed. EVERY names all groups.
 
     Raises:
         UserError: An argument is wrong.
     """
-    named = [word for word in arguments if "=" not in word]
+    group_names = [word for word in arguments if "=" not in word]
     if kind.recipes == TAKES_ALL_KEYS and any(word.startswith(A_STUDY) for word in arguments):
-        arguments = named
-    # A study's file is no recipe either. A plugin among the arguments runs here, and its groups are
-    # known from here on.
+        arguments = group_names  # a study is no recipe, so there are no values to list
     resolved, values = None, {}
-    if kind.recipes == LISTS_ALL_KEYS or (kind.recipes and named):
+    if kind.recipes == LISTS_ALL_KEYS or (kind.recipes and group_names):
+        # This runs the plugin that the arguments name. Its groups are known to `groups` afterwards.
         resolved = _resolve(arguments)
         values = resolved.recipe.values() if resolved else schema.defaults()
-    chosen = [word for word in named if word in groups() or word == EVERY]
-    others = [word for word in named if word not in chosen]
-    if others and not kind.positional:
-        text = suggest(others[0], [EVERY, *filter(None, groups())])
+    known = [name for name in group_names if name in groups() or name == EVERY]
+    unknown = [name for name in group_names if name not in known]
+    if unknown and not kind.positional:
+        text = suggest(unknown[0], [EVERY, *filter(None, groups())])
         remedy = "To list the keys of a plugin, add plugin=FILE.py and recipe=NAME to the command."
-        raise UserError(f"{others[0]}: no group of keys has this name, {text}. {remedy}")
-    if chosen and kind.recipes:
+        raise UserError(f"{unknown[0]}: no group of keys has this name, {text}. {remedy}")
+    if known and kind.recipes:
         title = f"Keys of a recipe{_title(resolved)}:"
-        return _recipe_keys(title, values, list(groups()) if EVERY in chosen else chosen)
+        return _recipe_keys(title, values, list(groups()) if EVERY in known else known)
     lines = [*textwrap.wrap(summary(kind), WIDTH), ""]
     lines += [f"  {example}" for example in kind.examples()]
     lines += ["", "Options:"]
@@ -126,15 +120,9 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         lines += [*_heading_lines(keys.heading), *_indented(keys.meaning)]
     lines += _lines((option, heading(option)) for option in options if not option.required)
     if kind.recipes == LISTS_ALL_KEYS:
-        used = {
-            key: recipe_key
-            for key, recipe_key in all_keys().items()
-            if key in kind.common_keys and key in values
-        }
+        common_keys = [all_keys()[key] for key in kind.common_keys if key in values]
         lines += ["", f"The keys of a recipe that are changed most often{_title(resolved)}:"]
-        lines += _lines(
-            (used[key], _key_heading(used[key], values)) for key in kind.common_keys if key in used
-        )
+        lines += _lines((option, _key_heading(option, values)) for option in common_keys)
     if kind.recipes in (LISTS_ALL_KEYS, TAKES_ALL_KEYS):
         names = ", ".join(name for name in groups() if name)
         text = (
@@ -146,11 +134,11 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
 
 
 def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -> str:
-    """Return the lines of --help for the keys of some groups.
+    """Return the --help for the keys of some groups.
 
     Args:
         title: First line.
-        values: {dotted key: value} of a recipe. Keys that this recipe does not have are left out.
+        values: {dotted key: value} of a recipe. Keys that the recipe does not have are left out.
         wanted: Names of the groups.
     """
     lines = [title]
@@ -163,13 +151,13 @@ def _recipe_keys(title: str, values: dict[str, object], wanted: Sequence[str]) -
 
 
 def _resolve(arguments: Sequence[str]) -> Resolved | None:
-    """Return the recipe that the arguments name, or None if they name none."""
+    """Resolve the recipe that the arguments name, or return None if no argument is key=value."""
     overrides = [argument for argument in arguments if "=" in argument]
     return resolve(from_words(overrides), here=False) if overrides else None
 
 
 def _title(resolved: Resolved | None) -> str:
-    """Return the end of a heading, which says whose values are listed."""
+    """Return the end of a heading, which names the recipe whose values are listed."""
     if resolved is None:
         return ""
     bases = recipe_files.bases(resolved.file) if resolved.file else []
@@ -182,7 +170,7 @@ def _key_heading(option: Key, values: dict[str, object]) -> str:
 
 
 def _lines(options: Iterable[tuple[Key, str]]) -> list[str]:
-    """Return the lines of --help for options: a heading with allowed values, then the meaning.
+    """Return the lines of --help for options: headings with allowed values, and meanings.
 
     Args:
         options: Each option with its heading, such as `optim.lr=0.001`.
@@ -200,5 +188,5 @@ def _heading_lines(text: str) -> list[str]:
 
 
 def _indented(text: str) -> list[str]:
-    """Return text wrapped and indented, to be printed below a heading."""
+    """Wrap and indent a text that is printed below a heading."""
     return textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

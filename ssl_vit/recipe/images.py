@@ -25,11 +25,12 @@ PREPROCESSING = (
     *(f"data.{key}" for key in PIXEL_KEYS),
 )
 MIXING = ("data.mixup", "data.cutmix")
-# Keys for how files are read. A fingerprint of the images may depend on these keys: for example,
-# the embedded data set is drawn at data.size.
+# Keys that change the images that are read from the files, and so may change the fingerprint of the
+# images. For example, the embedded data set is drawn at data.size.
 READING = ("data.size", "data.stream", "data.mask_column", "data.channels")
-# Keys that decide which images and labels the training split has, and then those for all splits
+# Keys that decide which images and labels the training split has
 TRAIN_SPLIT_KEYS = (*PLACE, "data.train", "data.labels", "data.image_column", "data.label_column")
+# Keys that decide which images and labels all splits have
 SPLIT_KEYS = (*TRAIN_SPLIT_KEYS, "data.validation", "data.test", "data.group")
 
 PixelRange = Annotated[
@@ -38,9 +39,9 @@ PixelRange = Annotated[
     Allowed(lambda v: v[0] < v[1], "[LOWEST,HIGHEST] from 0 to 65535"),
 ]
 Channels = Annotated[int, Field(gt=0, le=100)]
-# Bounds of mean and std, for pixels as shares of data.range. Values beyond these bounds are slips:
-# normalised pixels would overflow float32 in the network. The smallest std that 512 images of 16
-# bits can have is 1e-10.
+# Bounds of mean and std, for pixels as shares of data.range. Values beyond these bounds are
+# mistakes: normalised pixels would overflow float32 in the network. The smallest std that 512
+# images of 16 bits can have is 1e-10.
 Mean = Annotated[float, Field(ge=-1000, le=1000)]
 Std = Annotated[float, Field(ge=1e-12, le=1e6)]
 
@@ -141,7 +142,7 @@ class Data(Keys):
 
     @property
     def place(self) -> str:
-        """Location of the images in words: the path, the name on the Hub, or the data set."""
+        """Location of the images in words: the path, the name on the Hub, or `data=NAME`."""
         return self.path or self.hub or f"data={self.name}"
 
     @property
@@ -153,7 +154,7 @@ class Data(Keys):
 
     @property
     def is_rgb(self) -> bool:
-        """Return whether images are 8-bit RGB, or are converted to that format."""
+        """Return whether images are 8-bit RGB or are converted to 8-bit RGB."""
         return self.channels == 3 and self.range is None
 
     @property
@@ -166,8 +167,8 @@ class Data(Keys):
 def unmeasured(data: Data) -> list[str]:
     """Return which of "mean" and "std" must be measured on training images.
 
-    For 3 channels both have defaults. For another number of channels, values that the recipe does
-    not give are measured.
+    For 3 channels, the defaults are used. For another number of channels, a list with another
+    length is the default for 3 channels and must be replaced.
     """
     if data.channels == 3:
         return []

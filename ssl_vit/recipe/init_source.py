@@ -24,12 +24,12 @@ from .records.run import Result
 
 SCRATCH = "scratch"
 TIMM = "timm:"
-# sources that describe their own model
+# sources whose files, or timm, describe the model
 DESCRIBED = "a run's folder, an export's folder, timm:NAME, hf-hub:USER/NAME"
 CHOICES = f"choices: scratch, {DESCRIBED}, a Google .npz file"
 COSTS = ("exaflop", "device_hours")
-# Shell command that converts weights from torch's format to safetensors. The path of the input file
-# and the path of the output file must be appended.
+# Shell command that converts weights from torch's format to safetensors. Append the paths of the
+# input file and the output file.
 CONVERT = (
     'python -c "import sys, torch, safetensors.torch as s; weights = torch.load(sys.argv[1],'
     " weights_only=True, map_location='cpu'); s.save_file(weights, sys.argv[2])\""
@@ -50,15 +50,14 @@ class LocalWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class InitSource:
-    """Source of weights, named in `init=`: scratch, timm:NAME, hf-hub:USER/NAME, a file or a
-    folder.
+    """Source of trained or random weights, such as the value of `init=`.
 
-    Files are looked up only when a method needs them. A run that resumes from a checkpoint no
-    longer needs its initial weights, and the files may be gone.
+    Files are looked up only when a method needs them, because a run that resumes from a checkpoint
+    no longer needs its initial weights, and the files may have been deleted.
 
     Attributes:
-        place: Value of the option, such as `runs/mpp` or `timm:NAME`.
-        key: Dotted key of the recipe with this value.
+        place: Value of the option: scratch, timm:NAME, hf-hub:USER/NAME, a file or a folder.
+        key: Dotted key of the option, such as `init` or `distill.teacher`.
     """
 
     place: str
@@ -66,12 +65,12 @@ class InitSource:
 
     @property
     def option(self) -> str:
-        """Option as the user types it, which starts error messages."""
+        """Option as the user types it, such as `init=runs/mpp`, used as the start of errors."""
         return f"{self.key}={self.place}"
 
     @property
     def kind(self) -> str:
-        """Kind of facts about the weights (recipe/identity.py): the key without the group."""
+        """Key without the group, such as `teacher`, which names the weights in environment.json."""
         return self.key.rpartition(".")[2]
 
     @property
@@ -93,15 +92,15 @@ class InitSource:
 
     @property
     def public_name(self) -> str:
-        """Name of the place without private parts: for a local path, only the last part."""
+        """Place without private information: only the last part of a local path."""
         return Path(self.place).name if self.is_local else self.place
 
     @property
     def short_name(self) -> str:
-        """Return a short name of the weights, which becomes a part of a run's default name.
+        """Return a short name of the weights, for the default name of a run.
 
-        For example, `mpp` for init=runs/mpp and also for its export folder, init=runs/mpp/export,
-        and `vit_tiny_patch16_224` for init=timm:vit_tiny_patch16_224.
+        For example, `mpp` for init=runs/mpp and init=runs/mpp/export, and `vit_tiny_patch16_224`
+        for init=timm:vit_tiny_patch16_224.
         """
         path = Path(self.place.split(":")[-1])
         if path.name == "export" and path.parent.name:
@@ -114,16 +113,16 @@ class InitSource:
 
     @property
     def network_key(self) -> str:
-        """Return the key of the recipe that describes the network of these weights.
+        """Key of the recipe whose value describes the network of these weights.
 
-        For `distill.teacher`, it is `distill.network`, whose value comes from `network_values`. For
-        `init`, it is empty, because the group `model` describes the network of initial weights.
+        The key `distill.teacher` gives `distill.network`, whose value comes from `network_values`.
+        The key `init` gives an empty string, because the group `model` describes this network.
         """
         group = self.key.rpartition(".")[0]
         return f"{group}.network" if group else ""
 
     def locate(self) -> LocalWeights:
-        """Return the folders of local weights, after checking that the place is valid.
+        """Check the place of the weights, and return the folders of local weights.
 
         Raises:
             UserError: The place does not exist, the folder is a run that has not finished, the
@@ -158,6 +157,11 @@ class InitSource:
         )
 
     def _export_of_run(self, run: Path) -> Path:
+        """Return the folder of a run's export.
+
+        Raises:
+            UserError: The run has no export.
+        """
         export = run / "export"
         if (export / "config.json").exists():
             return export
@@ -171,14 +175,16 @@ class InitSource:
         raise UserError(f"{self.option}: this run has not finished and has no export. {again}.")
 
     def fetch_export(self, *names: str) -> Path | None:
-        """Return the folder of the export, or None for scratch, timm: and .npz files.
+        """Return the folder of the export, or None for scratch, timm:NAME and .npz files.
+
+        An export on the Hub is downloaded.
 
         Args:
-            names: Files to download if the export is on the Hub.
+            names: Names of the files to download.
 
         Raises:
             UserError: The Hub has no such repository or revision, the repository holds no encoder
-                that can be loaded, or an error of `locate`.
+                that can be loaded, or as in `locate`.
         """
         prefix = self.option
         folder = self.locate().export
@@ -198,50 +204,50 @@ class InitSource:
         return folder
 
     def read_description(self, model: bool = True) -> Values:
-        """Return {dotted key: value} that is known about the weights without reading them.
+        """Return what is known about the weights without reading them, as {dotted key: value}.
 
         The values describe the model (`model.width`), the normalisation (`data.mean`), and how an
-        evaluation resizes and crops (`data.eval_crop`). They come from timm for timm:NAME, from
-        recipe.yaml for a run, and from config.json for an export. Other weights give no values.
+        evaluation resizes and crops (`data.eval_crop`). Sources are timm for timm:NAME, recipe.yaml
+        for a run, and config.json for an export. For other weights, the result is empty.
 
         Args:
-            model: Whether to build the network with timm if nothing else describes the model.
-                Building imports torch. It is not needed if the user names the model.
+            model: Whether to describe the model even if timm must build the network, which imports
+                torch. False if the user names the model.
 
         Raises:
             UserError: The files cannot be read or name no Vision Transformer of timm that this
-                package can train, or an error of `fetch_export`.
+                package can train, or as in `fetch_export`.
         """
-        of_model: Values = {}
+        model_values: Values = {}
         if self.is_timm:
             cfg = self._published()
-            described = {"mean": [*cfg.mean], "std": [*cfg.std]}
-            described |= export_files.eval_crop_of_timm(vars(cfg))
-            described = {f"data.{key}": value for key, value in described.items()}
+            data_values = {"mean": [*cfg.mean], "std": [*cfg.std]}
+            data_values |= export_files.eval_crop_of_timm(vars(cfg))
+            data_values = {f"data.{key}": value for key, value in data_values.items()}
         else:
             folder = self.fetch_export("config.json", "preprocessor_config.json")
             if folder is None:
                 return {}
             run = self.locate().run
             with self._readable():
-                described = export_files.preprocessing_values(folder)
+                data_values = export_files.preprocessing_values(folder)
                 if run is not None:
-                    of_model = parsing.load_yaml(run / "recipe.yaml")["model"]
+                    model_values = parsing.load_yaml(run / "recipe.yaml")["model"]
                 else:
-                    of_model = export_files.model_values(export_files.read(folder))
-        if model and not of_model:
-            of_model = self._built_by_timm().values
-        return {f"model.{key}": value for key, value in of_model.items()} | described
+                    model_values = export_files.model_values(export_files.read(folder))
+        if model and not model_values:
+            model_values = self._built_by_timm().values
+        return {f"model.{key}": value for key, value in model_values.items()} | data_values
 
     def network_values(self) -> Values:
-        """Return everything needed to build the network before reading the weights.
+        """Return all values that are needed to build the network.
 
-        The values are the model (`model.width` and others) and the channels, mean and std of the
-        images (`data.mean` and others) from `read_description`, `pool` from `pooling`, and `eps` of
-        the layer norms if a config.json says it.
+        Besides `model.width` and similar keys, these are the pixel format and the normalisation
+        (`data.channels`, `data.mean`), `pool` (see `pooling`) and, for an export, `eps` of the
+        layer norms.
 
         Raises:
-            UserError: The source is scratch, nothing describes the network, or an error of
+            UserError: The source is scratch, nothing describes the network, or as in
                 `read_description`.
         """
         described = {} if self.is_scratch else self.read_description()
@@ -260,7 +266,7 @@ class InitSource:
         return values
 
     def _published(self) -> Any:
-        """Return timm's PretrainedCfg for timm:NAME, or raise UserError if timm has none."""
+        """Return timm's PretrainedCfg for timm:NAME, or raise a UserError if timm has none."""
         self.locate()
         try:
             return timm_models.published(self.timm_name)
@@ -269,22 +275,21 @@ class InitSource:
 
     @property
     def _folder_hint(self) -> str:
-        """End of errors about timm:NAME if a folder on this machine is called NAME."""
+        """End of errors about timm:NAME: a hint if NAME is a folder, otherwise empty."""
         name = self.timm_name
         return f" (for the folder {name}, use {self.key}={name})" if Path(name).is_dir() else ""
 
     def _built_by_timm(self) -> timm_models.TimmDescription:
-        """Return the description of the network that weights in timm's format belong to.
+        """Build the network of weights in timm's format, and return a description.
 
-        timm builds the network from the name of an architecture and arguments. Both come from
-        config.json or, for timm:NAME, from the option, which has no arguments.
+        The architecture and the arguments for timm come from config.json. timm:NAME gives only the
+        architecture.
 
         Raises:
-            UserError: The network is no Vision Transformer or Eva that can serve as an encoder.
+            UserError: The network is no Vision Transformer or Eva that can be an encoder.
         """
-        name = self.timm_name.partition(".")[
-            0
-        ]  # without the tag, as in vit_tiny_patch16_224.augreg
+        # vit_tiny_patch16_224.augreg is the architecture vit_tiny_patch16_224 and a tag
+        name = self.timm_name.partition(".")[0]
         args: Values = {}
         if not self.is_timm and (folder := self.fetch_export("config.json")):
             config = export_files.read(folder)
@@ -292,20 +297,19 @@ class InitSource:
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            # The user can name another network with model=, but not in place of a network whose
-            # name says that it is a Vision Transformer
+            # No hint for a name such as vit_*: the user cannot replace a Vision Transformer by
+            # another model=
             hint = ". To name the network yourself, use model="
             if name.startswith(TRANSFORMERS):
                 hint = ""
             raise UserError(f"{self.option}: {error}{hint}") from None
 
     def feature_values(self) -> dict[str, Any]:
-        """Return what changes the features of an encoder apart from its weights and the recipe.
+        """Return the values, besides weights and recipe, that change the features of an encoder.
 
-        The values come from the folder of the weights: how tokens are pooled (`pool`), the name and
-        arguments of the architecture and, for a run, the options that decide which feature its
-        classifier reads (`supervised.pool`, `supervised.hidden`). Weights without a folder give no
-        values.
+        They are read from the folder of the weights: the pooling (`pool`), the name and arguments
+        of the architecture and, for a run, the options that choose the feature for the classifier
+        (`supervised.pool`, `supervised.hidden`). For weights without a folder, the result is empty.
 
         Raises:
             UserError: As in `read_description`.
@@ -323,7 +327,7 @@ class InitSource:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Turn errors in the files that describe the weights into a UserError of one line."""
+        """Turn errors from config.json or recipe.yaml into a UserError of one line."""
         try:
             yield
         except Exception as error:  # any error that a foreign file can cause
@@ -332,12 +336,12 @@ class InitSource:
             ) from None
 
     def images(self) -> Values:
-        """Return {dotted key: value} of the group `data` of the run that made the weights.
+        """Return the group `data` of the run that made the weights, as {dotted key: value}.
 
-        Return an empty dictionary if the folder of that run is not available.
+        Return an empty dictionary if the folder of this run is unknown.
 
         Raises:
-            UserError: The run's recipe.yaml cannot be read, or an error of `locate`.
+            UserError: The run's recipe.yaml cannot be read, or as in `locate`.
         """
         run = self.locate().run
         if run is None:
@@ -349,21 +353,19 @@ class InitSource:
         return {f"data.{key}": value for key, value in data.items()}
 
     def pooling(self) -> str:
-        """Return how the network pools tokens into a feature: "avg" (the mean of the patch tokens)
-        or "token".
+        """Return how the network pools tokens into a feature.
 
-        The result is "token" unless the folder of the weights, or timm, says "avg". It is also
-        "token" for a network of timm that is no Vision Transformer, which has no tokens to pool.
+        Return "avg" (the mean of the patch tokens) if the folder of the weights, or timm, says
+        "avg". Otherwise return "token" (the class token), also for networks without tokens.
         """
         folder = self.fetch_export("config.json")
         if self.is_timm or (folder and export_files.is_timm_format(export_files.read(folder))):
-            with suppress(UserError):  # raised for a network that is no Vision Transformer
+            with suppress(UserError):  # raised if the network is no Vision Transformer
                 return self._built_by_timm().pool
         return "token" if folder is None else export_files.read_pooling(folder)
 
     def image_size(self) -> int | None:
-        """Return the side in pixels of the images that the weights were made for, or None if
-        unknown.
+        """Return the side in pixels of the training images of the weights, or None if unknown.
 
         Raises:
             UserError: As in `read_description`.
@@ -374,8 +376,9 @@ class InitSource:
         return None if folder is None else export_files.read_image_size(folder)
 
     def weights_hash(self) -> str | None:
-        """Return a hash of the file of local weights, or None if the weights are not local or are
-        gone.
+        """Return a hash of the file of local weights.
+
+        Return None if the weights are not on this machine, or no longer exist.
         """
         if not self.is_local:
             return None
@@ -386,33 +389,33 @@ class InitSource:
         return file_hash(Path(self.place) if export is None else export / "model.safetensors")
 
     def identity(self) -> dict[str, Any]:
-        """Return what environment.json records about local weights, so that later changes are
-        noticed.
+        """Return the identity of local weights for environment.json, to detect later changes.
 
-        The record holds hashes of the files with weights, and what else changes the features: the
-        pooling and the arguments of the architecture (`feature_values`). It is empty if the weights
-        are not local or are gone.
+        It has hashes of the files of weights, and the `feature_values`, which also change the
+        features. It is empty if the weights are not on this machine, or no longer exist.
 
         Raises:
             UserError: As in `feature_values`.
         """
-        file = self.weights_hash()
-        if file is None:
+        weights_hash = self.weights_hash()
+        if weights_hash is None:
             return {}
+        hashes = {"file": weights_hash}
         export = self.locate().export
-        heads = None if export is None else file_hash(export / "heads.safetensors")
-        return {"file": file} | ({"heads": heads} if heads else {}) | self.feature_values()
+        heads_hash = None if export is None else file_hash(export / "heads.safetensors")
+        if heads_hash:
+            hashes["heads"] = heads_hash
+        return hashes | self.feature_values()
 
     def upstream_cost(self) -> dict[str, float | None]:
-        """Return the cost of the run that made the weights, including the cost of that run's own
-        initial weights.
+        """Return the cost of the run that made the weights, and of all runs before it.
 
         Returns:
-            {"exaflop": ..., "device_hours": ...}: 0 if unknown; exaflop is None if operations were
+            {"exaflop": ..., "device_hours": ...}: 0 if unknown. exaflop is None if operations were
             not counted.
 
         Raises:
-            UserError: The run's result.json is damaged, or an error of `locate`.
+            UserError: The run's result.json is damaged, or as in `locate`.
         """
         run = self.locate().run
         if run is None or not (run / "result.json").exists():

@@ -1,8 +1,8 @@
 """Define the keys of a recipe and the options of a tool, as fields of pydantic models. This module
 does not import torch.
 
-A field declares its type, default, bounds and effect; its meaning is in the docstring of its class.
---help, docs/options.md and error messages are generated from these.
+A field declares the type, default, bounds and effect of a key. The docstring of the class explains
+the key. --help, docs/options.md and error messages are generated from fields and docstrings.
 """
 
 import inspect
@@ -24,17 +24,17 @@ from pydantic_core import PydanticUndefined, core_schema
 from ..errors import UserError, suggest
 from ..formatting import option_text
 
-# What changes with the value of a key. "compute": the experiment. "result": how the same weights
-# are measured. "run": neither, because the key is about the machine, the user or the output.
+# What the value of a key changes. "compute": what a run computes, which is the experiment.
+# "result": only how weights are measured. "run": only the machine, the user or the output.
 Effect = Literal["compute", "result", "run"]
 Values = dict[str, Any]  # a recipe as {dotted key: value}
 LONGEST_LIST = 100  # largest number of values in a list
 LONGEST_SHOWN = 200  # longest value that an error shows, in characters
-# largest bound that help texts mention; larger bounds only guard against slips
+# largest bound that help texts mention; larger bounds only prevent mistakes
 LARGEST_SHOWN = 2**30
 FLAG, WORD = "flag", "word"
 # Types with bounds that many keys share. Each maximum lies far above what anybody trains with: a
-# larger value is a slip that would fill the memory.
+# larger value is a mistake that would fill the memory.
 Share = Annotated[float, Field(ge=0, le=1)]
 Part = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -59,11 +59,10 @@ BOUNDS = {
 
 
 class Keys(BaseModel):
-    """Group of keys, strictly typed: a text is not converted to a number, true is not 1, and an
-    unknown key is an error.
+    """Base class for groups of keys, with strict types.
 
-    The meaning of each key is in the section `Attributes` of the docstring of its class, or in
-    `key`.
+    A text is not converted to a number, true is not 1, and an unknown key is an error. The section
+    `Attributes` of a subclass's docstring explains the keys, unless `key(..., help)` does.
 
     Attributes:
         effect: Effect of the keys that do not set their own.
@@ -89,8 +88,9 @@ def summary(kind: type) -> str:
 
 
 def section(kind: type, title: str) -> str:
-    """Return a section of the docstring of a class or of the parent class, indented as in the
-    docstring.
+    """Return the content of a docstring's section, such as `Attributes`, with the indentation.
+
+    A class without a docstring inherits the docstring of the parent class.
     """
     return (inspect.getdoc(kind) or "").partition(f"\n{title}:\n")[2].partition("\n\n")[0]
 
@@ -115,29 +115,34 @@ def key(
     metavar: str = "",
     **bounds: Any,
 ) -> Any:
-    """Return the pydantic field of a key or option.
+    """Return the pydantic field for a key of recipes or an option of a tool.
 
     Args:
-        default: Value if none is given; `...` if the user must give one.
-        help: Meaning of the key, if no docstring says it.
-        effect: What changes with the value of the key: "compute" (the experiment), "result" (how
-            the same weights are measured) or "run" (only files, speed or the machine). Default: the
+        default: Default value, or `...` if the user must give a value.
+        help: Meaning of the key. Default: the text in the section `Attributes` of the class.
+        effect: What the value of the key changes: "compute" (what a run computes), "result" (only
+            how weights are measured) or "run" (only files, speed or the machine). Default: the
             effect of the whole group (`Keys.effect`).
         from_init: Whether initial weights (`init=`) set the key. Default: as for the whole group
             (`Keys.from_init`).
-        names_weights: Whether the value names trained weights, as `init` does. If the key is in a
-            group (`distill.teacher`), the key `network` of the group (`distill.network`) receives a
-            description of the network of these weights.
-        requires: Condition (dotted key, value, ...): the key of this field has an effect only if
-            the key in the condition has one of the values.
+        names_weights: Whether the value names trained weights, such as `init`. For a key in a
+            group, such as `distill.teacher`, the key `distill.network` is set to a description of
+            the network.
+        requires: Condition (dotted key, value, ...). The new key has an effect only if the key in
+            the condition has one of the values.
         form: How a tool's option is typed, if not as key=VALUE: FLAG (--key) or WORD (VALUE alone).
         metavar: Placeholder in --help for the value of a tool's option without a default.
         bounds: Arguments of pydantic.Field (gt, ge, le, lt; min_length and max_length of a list).
     """
-    of_key = {"effect": effect, "from_init": from_init, "requires": requires}
-    of_key["names_weights"] = names_weights or None
-    typed = {"form": form or None, "metavar": metavar or None}
-    extra: Any = {name: value for name, value in {**of_key, **typed}.items() if value is not None}
+    properties = {
+        "effect": effect,
+        "from_init": from_init,
+        "requires": requires,
+        "names_weights": names_weights or None,
+        "form": form or None,
+        "metavar": metavar or None,
+    }
+    extra: Any = {name: value for name, value in properties.items() if value is not None}
     if isinstance(default, list):
         return Field(
             default_factory=lambda: list(default),
@@ -150,11 +155,11 @@ def key(
 
 @dataclass(eq=False)
 class Allowed:
-    """Restriction of a type to some values: Annotated[str, Only(is_path, "a path")].
+    """Restriction of a type to some values: Annotated[str, Allowed(is_path, "a path")].
 
     Attributes:
-        check: Return whether a value is allowed.
-        expected: Allowed values, in words.
+        check: Function that returns whether a value is allowed.
+        expected: Description of the allowed values, for errors and --help.
     """
 
     check: Callable[[Any], bool]
@@ -173,10 +178,10 @@ class Allowed:
 
 
 class NamedChoice(Allowed):
-    """Restriction of a text to names that are looked up when a value is checked.
+    """Restriction of a text to names, which may be added at run time, for example by a plugin.
 
     Attributes:
-        names: Return the allowed names.
+        names: Function that returns the allowed names.
         hint: End of the error about an unknown name.
     """
 
@@ -191,12 +196,12 @@ class NamedChoice(Allowed):
 
 @dataclass(frozen=True, eq=False)
 class Key:
-    """Field together with the dotted key in a recipe, or with the name of a tool's option.
+    """Key of a recipe or option of a tool, with the field that declares it.
 
     Attributes:
-        group, field, info: Where the key is declared.
-        effect, from_init: As in Keys.
-        names_weights, requires, form, metavar: Arguments of `key`.
+        name: Dotted key, or name of the option.
+        group, field, info: Class, name and pydantic FieldInfo of the field.
+        effect, from_init, names_weights, requires, form, metavar: As in the function `key`.
     """
 
     name: str
@@ -218,7 +223,7 @@ class Key:
     def default(self) -> Any:
         """Default value, or None if the user must give a value."""
         factory = self.info.default_factory
-        # pydantic inspects the factory's signature on each call, which takes longer than all else
+        # get_default() would inspect the signature of the factory on each call, which is slow
         value = cast(Callable[[], Any], factory)() if factory else self.info.get_default()
         return None if value is PydanticUndefined else value
 
@@ -228,7 +233,7 @@ class Key:
 
     @property
     def types(self) -> frozenset[Any]:
-        """Types of the value, or of the elements if the value is a list."""
+        """Types that the value may have. For a list, types of the elements."""
         return frozenset(_atoms(self.info.annotation))
 
     @property
@@ -244,26 +249,24 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """Allowed values, in words."""
+        """Description of the allowed values, such as "a whole number above 0"."""
         return describe(self.schema, LARGEST_SHOWN)
 
     @property
     def choices(self) -> list[str] | None:
-        """Texts that the value, or each element of a list, may be, or None if the key has no fixed
-        choices.
-        """
+        """Allowed texts, or None if the key has no fixed choices. For a list, of each element."""
         return _choices(self.schema)
 
 
 @cache
 def _properties(group: type[Keys]) -> dict[str, Any]:
-    """Return {field: JSON Schema} for a group, cached because building the schema is slow."""
+    """Return {field: JSON Schema} for a group. Cached, because building the schema is slow."""
     properties: dict[str, Any] = group.model_json_schema()["properties"]
     return properties
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Return the members of a union, or the type itself."""
+    """Yield the members of a union, or the type itself if it is no union."""
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType) or (typing.get_origin(annotation) is typing.Union):
@@ -274,6 +277,7 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _atoms(annotation: Any) -> Iterator[Any]:
+    """Yield the types of a value. For a list, yield the types of the elements."""
     for part in _parts(annotation):
         origin = typing.get_origin(part)
         if origin is Literal:
@@ -287,18 +291,15 @@ def _atoms(annotation: Any) -> Iterator[Any]:
 def keys_of(group: type[Keys], prefix: str = "") -> dict[str, Key]:
     """Return {name: key} for a group, in the order of declaration.
 
-    Two properties of a key are `effect` (what the key changes, such as what is computed) and
-    `from_init` (whether initial weights set the key). A key that does not set such a property takes
-    it from its group (`Keys`).
-
     Args:
         group: Class of the group.
-        prefix: Start of each name, such as `optim.`; empty for keys outside groups.
+        prefix: Start of each name, such as `optim.`. Empty for keys without a group.
     """
     keys: dict[str, Key] = {}
     for field, info in group.model_fields.items():
-        extra: Any = info.json_schema_extra or {}  # set by `key`
+        extra: Any = info.json_schema_extra or {}  # arguments of `key`
         name = f"{prefix}{info.alias or field}"
+        # arguments of `key` take precedence over the values of the group
         properties = {"effect": group.effect, "from_init": group.from_init} | extra
         keys[name] = Key(name, group, field, info, **properties)
     return keys
@@ -309,15 +310,17 @@ def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:
 
     Args:
         schema: JSON Schema of a value.
-        largest: Bounds whose absolute value is larger are left out.
+        largest: Bounds with a larger absolute value are left out.
     """
-    options = schema.get("anyOf", [schema])
-    texts = [_describe_one(option, largest) for option in options if option.get("type") != "null"]
-    null = [TYPES["null"]] if len(texts) < len(options) else []
-    return " or ".join([*texts, *null])
+    members = schema.get("anyOf", [schema])  # of a union
+    texts = [_describe_one(member, largest) for member in members if member.get("type") != "null"]
+    if len(texts) < len(members):
+        texts.append(TYPES["null"])
+    return " or ".join(texts)
 
 
 def _describe_one(schema: Mapping[str, Any], largest: float) -> str:
+    """Return the JSON Schema of a type that is no union in words."""
     if "expected" in schema:
         return str(schema["expected"])
     if "enum" in schema or "const" in schema:
@@ -335,13 +338,15 @@ def _describe_one(schema: Mapping[str, Any], largest: float) -> str:
 
 
 def _describe_list(schema: Mapping[str, Any], largest: float) -> str:
+    """Return the JSON Schema of a list in words, such as `a list in brackets of 2 numbers`."""
     fewest, most = schema.get("minItems", 0), schema.get("maxItems", LONGEST_LIST)
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     element = schema["items"]
     if "enum" in element:
         return f"a list in brackets: some of {_describe_one(element, largest)}"
-    whole, _, bounds = _describe_one(element, largest).partition("number")
-    kind = {"a ": "numbers", "a whole ": "whole numbers"}.get(whole, "values")
+    # "a whole number above 0" is split into "a whole " and " above 0"
+    article, _, bounds = _describe_one(element, largest).partition("number")
+    kind = {"a ": "numbers", "a whole ": "whole numbers"}.get(article, "values")
     return f"a list in brackets of {count} {kind}{bounds}"
 
 
@@ -364,29 +369,29 @@ def build_validated(
     where: str = "",
     typed: Mapping[str, str] | None = None,
 ) -> Any:
-    """Build a model from nested values.
+    """Build a pydantic model, and raise errors about values in one line.
 
     Args:
         model: Class of the model.
-        nested: Values; a group of keys is a mapping inside the mapping.
+        nested: Values. A group of keys is a mapping inside the mapping.
         known: {name: key} for the keys of the model.
-        where: Start of the error, such as the path of the file that has the value. Left out if the
-            user typed the value.
-        typed: {name: text} for values that the user typed; the error shows this text.
+        where: Start of the error, such as the path of the file with the value. Left out if the user
+            typed the value.
+        typed: {name: text} for values that the user typed. The error shows this text.
 
     Raises:
-        UserError: A value is not what its key expects. The error has one line.
+        UserError: A key does not accept the value.
     """
     try:
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    # pydantic says where the value is, for example at ("optim", "lr", "float"): the groups, the
-    # key, and then the types of a union. The key is the longest beginning that is a known name: of
-    # "optim", "optim.lr" and "optim.lr.float", it is "optim.lr".
+    # pydantic locates the value, for example at ("optim", "lr", "float"): the groups, the key and
+    # the type in a union. The key is the longest known prefix: "optim.lr" among "optim", "optim.lr"
+    # and "optim.lr.float".
     parts = [str(part) for part in first["loc"]]
-    beginnings = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    keys = [known[name] for name in beginnings if name in known]
+    prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    keys = [known[name] for name in prefixes if name in known]
     if not keys:
         raise UserError(f"{where}{'.'.join(parts)}: {first['msg']}")
     wrong_key = keys[-1]
@@ -398,16 +403,16 @@ def build_validated(
 
 
 def value_error(key: Key, value: Any, where: str = "", typed: str | None = None) -> UserError:
-    """Return the error about a value that a key cannot have.
+    """Return an error about a value that a key does not accept.
 
-    The error says what the key expects: the nearest choice if the key has fixed choices
-    ("model.positions=rotari: did you mean rotary?"), otherwise the type and bounds.
+    For a key with fixed choices, the error suggests the nearest choice ("model.positions=rotari:
+    did you mean rotary?"). For other keys, the error names the expected type and bounds.
 
     Args:
-        key: The key.
-        value: The value.
+        key: Key.
+        value: Wrong value.
         where: Start of the error, such as the path of a file.
-        typed: Text as the user typed it, if the value was typed.
+        typed: Text that the user typed, or None for a value from a file or from Python.
     """
     start = f"{where}{key.name}={_shown_value(key, value, typed)}: "
     choices = key.choices
@@ -420,18 +425,17 @@ def value_error(key: Key, value: Any, where: str = "", typed: str | None = None)
             hint = key.schema.get("hint")
             end = f" ({hint})" if hint else ""
             return UserError(f"{start}{suggest(wrong[0], choices)}{end}")
-    # very large bounds are named only if the value exceeds them
-    # `not <=`, because NaN counts as large too
+    # Very large bounds are shown only for very large values. `not <=` also includes NaN.
     is_large = isinstance(value, int | float) and not abs(value) <= LARGEST_SHOWN
     expected = describe(key.schema, math.inf if is_large else LARGEST_SHOWN)
     return UserError(f"{start}expected {expected}")
 
 
 def _shown_value(key: Key, value: Any, typed: str | None) -> str:
-    """Return a wrong value as the error shows it: in one line, and shortened.
+    """Format a wrong value for an error, in one line and shortened.
 
-    A value that the user typed is shown as typed. Otherwise a text is put in quotes if the key
-    takes no texts, to show that the value is a text.
+    A value that the user typed is shown as typed. Quotes show that another value is a text, if the
+    key takes no texts.
     """
     if typed is not None:
         text = typed
@@ -444,7 +448,7 @@ def _shown_value(key: Key, value: Any, typed: str | None) -> str:
 
 
 class NumberAsWritten(int):
-    """Whole number from a file, together with the way it is written there, such as 007.
+    """Whole number from a file that keeps the digits as written, such as 007, in `text`.
 
     A key that takes texts gets `text`, because 007 may be a name.
     """
@@ -453,11 +457,11 @@ class NumberAsWritten(int):
 
 
 def convert(key: Key, value: Any) -> Any:
-    """Return a value from a file or from Python in the type that the key takes.
+    """Convert a value from a file or from Python to the type that a key takes.
 
-    1e6 becomes 1,000,000 for a key that takes whole numbers. For a key that takes texts, 2024
+    For a key that takes whole numbers, 1e6 becomes 1,000,000. For a key that takes texts, 2024
     becomes "2024", 007 (a `NumberAsWritten`) becomes "007", and a path becomes a text. Tuples
-    become lists. Any other value is returned unchanged.
+    become lists, and NumPy numbers become Python numbers. Other values stay the same.
     """
     if isinstance(value, list | tuple):
         return [convert(key, item) for item in value]

@@ -1,10 +1,16 @@
-"""Complete the values that a user gave to a checked recipe. This module does not import torch.
+"""Make a complete, checked recipe from the values that a user gave. This module does not import
+torch.
 
-Values come in layers, and later layers win: the defaults; the presets that the recipe file names
-(rows of models.yaml and datasets.yaml); the values in the file itself; presets that the user names,
-which replace the whole group except for how training mixes images; and all other values of the
-user. The layers are merged as {dotted key: value}. What initial weights bring (their model,
-normalisation and, for a run, its images) lies above the file and below the user's values.
+Values are merged in layers of {dotted key: value}. Later layers take precedence:
+1. the defaults
+2. the presets that the recipe file names (rows of models.yaml and datasets.yaml)
+3. the values in the recipe file itself
+4. the presets that the user names, which replace a whole group, except for data.mixup and
+   data.cutmix
+5. all other values of the user
+
+Values from the initial weights (the model, the normalisation and, if a run made the weights, the
+images) take precedence over the recipe file, but not over the values of the user.
 """
 
 from dataclasses import dataclass, field
@@ -34,7 +40,7 @@ from .which_images import (
 )
 from .words import NAMED
 
-POOL = "supervised.pool"  # how fine-tuning pools tokens into the feature that it learns from
+POOL = "supervised.pool"  # how fine-tuning pools tokens into the feature for the classifier
 DEFAULT, PRESET, FILE, WEIGHTS = "default", "preset", "recipe file", "initial weights"
 ADJUSTED = "adjusted"
 
@@ -46,12 +52,12 @@ class Resolved:
     Attributes:
         recipe: Complete, checked recipe.
         given: Values that the user gave.
-        file: Path of the recipe file; None if the user gave a whole Recipe.
+        file: Path of the recipe file, or None if the user gave a whole Recipe.
         file_values: {dotted key: value} of the recipe file and of the presets that the file names.
         origins: {dotted key: origin} of the keys in use. The origin is DEFAULT, PRESET, FILE,
             WEIGHTS, ADJUSTED or `Given.origin`.
-        names_images: Whether the user or the recipe file chose the images. Otherwise a run that
-            starts from another run uses the images of that run.
+        names_images: Whether the user or the recipe file chose the images. Otherwise a run with
+            initial weights of another run uses the images of that run.
     """
 
     recipe: Recipe
@@ -62,27 +68,28 @@ class Resolved:
     names_images: bool = True
 
     def recipe_file(self) -> dict[str, Any]:
-        """Return what environment.json records about the recipe file.
+        """Return the recipe file's name and differences from the run, for environment.json.
 
         Returns:
-            A dictionary with two keys, or an empty dictionary if the user gave a whole Recipe and
-            no file.
-            `name`: the recipe's name, or the file name (without folders) of the user's own file.
-            `differs`: {dotted key: the file's value} for the keys that have another value in the
-                run. The run's name and keys that describe the machine or the user do not count.
+            A dictionary with two keys, or an empty dictionary if the user gave a whole Recipe.
+            `name`: name of the recipe, or name of the user's file without folders.
+            `differs`: {dotted key: value in the file} for keys with another value in the run,
+                except for `name` and for keys that describe the machine or the user.
         """
         if self.file is None:
             return {}
         name = self.given.values["recipe"]
-        # values of the file's recipe and of the run's; a key that one of them lacks has its default
-        before = schema.build(self.file_values).values()
-        now, default = self.recipe.values(), schema.defaults()
-        listed = [key for key in {**before, **now} if key != "name" and not schema.is_private(key)]
-        values_before = {key: before.get(key, default.get(key)) for key in listed}
+        in_file = schema.build(self.file_values).values()
+        in_run, default = self.recipe.values(), schema.defaults()
+        keys = [
+            key for key in {**in_file, **in_run} if key != "name" and not schema.is_private(key)
+        ]
+        # a key that the file or the run does not use counts as the default there
+        values_before = {key: in_file.get(key, default.get(key)) for key in keys}
         differs = {
             key: value
             for key, value in values_before.items()
-            if value != now.get(key, default.get(key))
+            if value != in_run.get(key, default.get(key))
         }
         return {
             "name": Path(name).name if name.endswith((".yaml", ".yml")) else name,
@@ -91,7 +98,7 @@ class Resolved:
 
 
 class _Layers:
-    """Values of the layers below the user's values, with the origin of each value.
+    """Merged values of the layers below the user's values, with the origin of each value.
 
     Attributes:
         values: {dotted key: value}.
@@ -105,58 +112,61 @@ class _Layers:
         self.put(FILE, file.own)
 
     def put(self, origin: str, values: Values) -> None:
-        """Add values above the present values."""
+        """Add values, which replace present values of the same keys."""
         self.values |= values
         self.origins |= dict.fromkeys(values, origin)
 
     def replace_group(self, group: str, origin: str, values: Values) -> None:
-        """Replace all values of a group of keys."""
+        """Remove all values of a group of keys, then add values."""
         self.values = without_group(self.values, group)
         self.put(origin, values)
 
     def replace_images(self, origin: str, values: Values) -> None:
-        """Replace the choice of images, but not how training mixes images (data.mixup)."""
+        """Remove the values of `data`, except for data.mixup and data.cutmix, then add values."""
         self.values = without_images(self.values)
         self.put(origin, values)
 
 
 def resolve(given: Given, here: bool = True) -> Resolved:
-    """Return the complete, checked recipe for the values that a user gave.
+    """Complete the values that a user gave, and return the checked recipe.
 
     Args:
         given: Values of the user.
         here: Whether to check that the images exist on this machine.
 
     Raises:
-        UserError: A key, preset or recipe is unknown, or a value has the wrong type or is out of
-            bounds.
+        UserError: A key, preset or recipe is unknown, a value has the wrong type or is out of
+            bounds, or values contradict each other.
     """
-    named = {key: given.values.get(key) for key in NAMED}
+    # names of a recipe file, a data set and a model, and all other values
+    names = {key: given.values.get(key) for key in NAMED}
     values = {key: value for key, value in given.values.items() if key not in NAMED}
     if values.get("data.path") and values.get("data.hub"):
         two_places = f"data.path={values['data.path']} and data.hub={values['data.hub']}"
         raise UserError(f"{two_places}: both name the images. Leave out data.path or data.hub.")
-    path = recipe_files.find_recipe(named["recipe"])
+    path = recipe_files.find_recipe(names["recipe"])
     file = recipe_files.load(path)
-    start: Values = {}
+    init_values: Values = {}
     if "init" in values:
-        asks_model = named["model"] is None and "model.timm" not in values
-        start = _read_description(InitSource(values["init"]), asks_model)
+        needs_model = names["model"] is None and "model.timm" not in values
+        init_values = _read_description(InitSource(values["init"]), needs_model)
     layers = _Layers(file)
-    _choose_model(layers, named["model"], start)
-    chosen_images = names_images(given.values)
-    data_name = _choose_images(layers, values, named["data"], file, chosen_images)
-    fitted = fitting_channels(start, layers.values, values)
-    layers.put(WEIGHTS, preprocessing_from_init(fitted, file, values, named["data"]))
+    _choose_model(layers, names["model"], init_values)
+    images_are_chosen = names_images(given.values)
+    data_name = _choose_images(layers, values, names["data"], file, images_are_chosen)
+    fitting_values = fitting_channels(init_values, layers.values, values)
+    layers.put(WEIGHTS, preprocessing_from_init(fitting_values, file, values, names["data"]))
     check_plugin(values, layers.values.get("plugin"), path)
     merged = layers.values | values
+    # raise an error if the objective or the target is unknown
     declaration.objective(str(merged.get("objective", DEFAULT_OBJECTIVE)))
     declaration.target(str(merged.get("target", DEFAULT_TARGET)))
-    where = "" if start else f"{path}: "  # with init=, a wrong value need not be the file's
+    # with init=, a wrong value may come from the weights, so errors do not blame the file
+    where = "" if init_values else f"{path}: "
     texts = {key: given.text(key) for key in values}
     recipe = schema.build(merged, where, texts)
     if recipe.fine_tunes and POOL not in layers.values and not recipe.model.convolutional:
-        # the feature that the weights were trained to give
+        # pool as in the training of the initial weights
         layers.put(WEIGHTS, {POOL: recipe.init_source.pooling()})
         recipe = schema.build(layers.values | values, typed=texts)
     if networks := _describe_networks(recipe, values):
@@ -165,35 +175,36 @@ def resolve(given: Given, here: bool = True) -> Resolved:
     origins = layers.origins | dict.fromkeys(networks, WEIGHTS)
     origins |= dict.fromkeys(values, given.origin)
     if "optim.warmup" not in values and recipe.optim.warmup >= recipe.optim.steps:
-        # users shorten recipes and forget the warm-up
+        # users often give fewer steps and forget the warm-up
         recipe.optim.warmup = recipe.optim.steps // 10
         origins["optim.warmup"] = ADJUSTED
-    _check_normalisation(recipe, start)
+    _check_normalisation(recipe, init_values)
     if "name" not in values:
         before = schema.build(layers.values)
-        parts = [before.name or path.stem, data_name, named["model"]]
-        parts += [
+        name_parts = [before.name or path.stem, data_name, names["model"]]
+        name_parts += [
             f"{source.kind}={source.short_name}"
             for key, source in recipe.sources().items()
             if key in values
         ]
-        recipe.name = default_name([part for part in parts if part], before, recipe)
+        recipe.name = default_name([part for part in name_parts if part], before, recipe)
         origins["name"] = ADJUSTED
     check(recipe)
     if here:
         check_place(recipe.data)
     _make_paths_absolute(recipe)
     origins = {key: origins.get(key, DEFAULT) for key in recipe.values()}
-    return Resolved(recipe, given, path, file.presets | file.own, origins, chosen_images)
+    return Resolved(recipe, given, path, file.presets | file.own, origins, images_are_chosen)
 
 
 def _describe_networks(recipe: Recipe, values: Values) -> Values:
-    """Return {`GROUP.network`: description of a network} for keys such as `distill.teacher`.
+    """Describe the networks of weights other than `init`, such as `distill.teacher`.
 
-    `init` and a few other keys name trained weights. For a key other than `init`, the key `network`
-    of the same group describes the network of the weights: the values of `model`, and the mean and
-    std of the pixels that the network expects. The files of the weights are read only if the user
-    gave the key or the recipe file has no description, because a resumed run works without them.
+    Returns:
+        {`distill.network`: description}. The description has the values of `model`, and the mean
+        and std of the pixels that the network expects. A description in the recipe file is kept,
+        and missing here, unless the user gave the weights: a resumed run must not need the files of
+        the weights.
 
     Raises:
         UserError: As in `InitSource.network_values`.
@@ -215,22 +226,24 @@ def _choose_images(
     file: recipe_files.FileValues,
     chosen: bool,
 ) -> str | None:
-    """Add the values of `data` for the run's images, and return the name of the images if the user
-    chose them.
+    """Add the values of `data` for the images of the run to the layers.
 
-    The first rule that applies decides:
-    1. data=NAME: the images are a row of datasets.yaml.
-    2. data.path= or data.hub=, and the recipe file names no images: a name is made from the path.
+    The first case that applies decides:
+    1. The user gave data=NAME: the images are a row of datasets.yaml.
+    2. The user gave data.path= or data.hub=, and the recipe file names no images: the images have
+       the preprocessing of the recipe file, and a name made from the path.
     3. Nobody chose images, and a run made the initial weights: the images of that run.
     4. Otherwise the recipe file decides.
 
     Args:
-        layers: Values that are completed here: the recipe file's and, later added and therefore
-            stronger, presets and initial weights. The user's own values come on top at the end.
+        layers: Values below the user's values, to which values are added.
         values: {dotted key: value} of the user.
-        name: NAME of data=NAME, if the user gave it.
+        name: NAME of data=NAME, or None if the user did not give data=.
         file: Values of the recipe file.
         chosen: Whether the user or the recipe file chose the images.
+
+    Returns:
+        The name of the images in cases 1 and 2, otherwise None.
     """
     place = values.get("data.path") or values.get("data.hub")
     source = InitSource((layers.values | values).get("init", SCRATCH))
@@ -240,7 +253,7 @@ def _choose_images(
         images = other_images(values, layers.values)
         name = images.pop("data.name")
         layers.replace_images(PRESET, images)
-        # not new values, but their origin is the file
+        # these values do not change, but they come from the file itself and not from a preset
         layers.put(FILE, {key: file.own[key] for key in images if key in file.own})
         layers.put(ADJUSTED, {"data.name": name})
     elif not chosen:
@@ -249,21 +262,21 @@ def _choose_images(
             preset, of_run = images_of_run(layers.values, images)
             layers.replace_images(PRESET, preset)
             layers.put(WEIGHTS, of_run)
-            # what the file itself says about images wins over the run
+            # the values in the file itself take precedence over the values of the other run
             layers.put(FILE, {key: file.own[key] for key in file.own if key.startswith("data.")})
     if values.get("data.hub"):
-        # the images of the Hub replace a path in the recipe file
+        # data.hub= of the user replaces a path in the recipe file
         layers.put(ADJUSTED, {"data.path": None})
     return name
 
 
 def _choose_model(layers: _Layers, name: str | None, start: Values) -> None:
-    """Replace the recipe file's model by the model that the user or the initial weights name.
+    """Replace the recipe file's model by model=NAME or by the model of the initial weights.
 
     Args:
-        layers: Values of the recipe file, which are changed here.
-        name: NAME of model=NAME, if the user gave it. This model wins over the initial weights.
-        start: {dotted key: value} that the initial weights say about their model and images.
+        layers: Values of the recipe file, in which the model is replaced.
+        name: NAME of model=NAME, or None. This model takes precedence over the initial weights.
+        start: {dotted key: value} from the initial weights, about model and images.
     """
     model = {key: value for key, value in start.items() if key.startswith("model.")}
     if name is not None:
@@ -273,10 +286,10 @@ def _choose_model(layers: _Layers, name: str | None, start: Values) -> None:
 
 
 def _read_description(source: InitSource, model: bool) -> Values:
-    """Return `InitSource.read_description` after checking that the keys exist.
+    """Return `InitSource.read_description`, after checking that all keys exist.
 
     Raises:
-        UserError: The recipe.yaml of the weights has an unknown key of the model, or an error of
+        UserError: The recipe.yaml of the weights has an unknown key, or as in
             `InitSource.read_description`.
     """
     values = source.read_description(model)
@@ -287,11 +300,10 @@ def _read_description(source: InitSource, model: bool) -> Values:
 
 
 def resolve_encoder(place: str, given: Given) -> Recipe:
-    """Return a recipe for loading an encoder, without anything to train or measure.
+    """Return a recipe for loading an encoder, not for training or measuring.
 
     A recipe needs images. If the user names none, the recipe has the package's generated images
-    (EMBEDDED), which are never read. The user's `data.labels` is set after all checks, because a
-    recipe for measuring would refuse images without labels.
+    (EMBEDDED), which are never read.
 
     Args:
         place: Value of `init=`.
@@ -306,21 +318,22 @@ def resolve_encoder(place: str, given: Given) -> Recipe:
     # here=False: paths need not exist on this machine
     recipe = resolve(others.with_values(images | others.values | task), here=False).recipe
     if "data.labels" in given.values:
+        # set after all checks, because a recipe for measuring must not have data.labels=false
         labels = {"data.labels": given.values["data.labels"]}
         recipe.data.labels = schema.build(labels, typed=given.texts).data.labels
     return recipe
 
 
 def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
-    """Return the recipe in a file that somebody else wrote, without its private keys.
+    """Read a recipe file of another person, and check the relations between its keys.
 
-    Private keys describe the author's machine or the author, such as paths. All relations between
-    keys are checked. Whether the images exist on this machine is not checked.
+    Keys that describe that person's machine, such as paths, are not taken over. The images need not
+    exist on this machine.
 
     Args:
-        path: Recipe file.
+        path: Path of the recipe file.
         out: Folder that holds the runs.
-        name: Name of the run; None: the recipe's own.
+        name: Name of the run. None: the name in the file.
 
     Raises:
         UserError: As in `resolve`.
@@ -339,8 +352,8 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
 
     Args:
         recipe: Recipe of the run.
-        start: {dotted key: value} that the initial weights say about their images; empty for random
-            weights. An unknown `data.channels` counts as 3, and an unknown `data.range` as bytes.
+        start: {dotted key: value} from the initial weights, about their images. Empty for random
+            weights. A missing `data.channels` means 3, and a missing `data.range` means 8 bits.
 
     Raises:
         UserError: The images do not fit the initial weights.
@@ -358,15 +371,14 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
         )
     for key in ("range", "mean", "std"):
         expected = start.get(f"data.{key}")
-        statistic = getattr(recipe.data, key)
-        if expected is not None and list(expected) != statistic:
+        value = getattr(recipe.data, key)
+        if expected is not None and list(expected) != value:
             remedy = f"Use data.{key}={option_text(list(expected))}"
             raise UserError(
-                f"data.{key}={statistic}: init={recipe.init} was trained with other values."
-                f" {remedy}."
+                f"data.{key}={value}: init={recipe.init} was trained with other values. {remedy}."
             )
-    # Training may adapt an encoder to another range. A frozen encoder needs its own range: bytes,
-    # if nothing says otherwise.
+    # Training may adapt an encoder to another range, but a frozen encoder needs the range that it
+    # was trained with
     pixel_range = recipe.data.range
     expects_bytes = start and start.get("data.range") is None
     if recipe.objective == "probe" and expects_bytes and pixel_range not in (None, [*BYTES]):
@@ -379,14 +391,13 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
 def _make_paths_absolute(recipe: Recipe) -> None:
     """Make paths absolute, so that recipe.yaml repeats the run from any folder.
 
-    Affected are the images, the plugin, files with weights, and RUN of `resume=RUN@STEP`, the run
-    that this run continues.
+    These are the paths of the images, the plugin, the weights, and RUN of `resume=RUN@STEP`.
     """
     if recipe.data.path:
         recipe.data.path = str(Path(recipe.data.path).resolve())
     if recipe.plugin:
         recipe.plugin = str(Path(recipe.plugin).resolve())
-    # `trunk` is RUN and STEP. RUN may not exist yet, if a study makes it later
+    # `trunk` is RUN and STEP of `resume=RUN@STEP`. A study may make RUN only later.
     if recipe.trunk and recipe.trunk.folder.exists():
         recipe.resume = f"{recipe.trunk.folder.resolve()}@{recipe.trunk.step}"
     for key, source in recipe.sources().items():

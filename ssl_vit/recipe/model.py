@@ -9,16 +9,16 @@ from .keys import LONGEST_LIST, Allowed, Depth, Keys, Width, key
 from .names import TimmName
 
 CLASSIC = "vit_base_patch16_224"  # timm's name for the encoder of the paper
-# Names of architectures that models/resnet.py adds to timm: ResNets of any size with group norm and
-# weight standardisation (BiT), alone and as the stem of a hybrid
+# Names of architectures that models/resnet.py adds to timm. RESNET is a ResNet of any size with
+# group norm and weight standardisation (BiT). HYBRID is a Vision Transformer on such a ResNet.
 RESNET = "resnetv2_bit"
 HYBRID = "vit_resnetv2_bit"
-# First parts of the names of timm's Vision Transformers, and a pattern for the names of those on a
-# feature map of convolutions
+# How the names of timm's Vision Transformers begin
 TRANSFORMERS = ("vit", "deit", "flexivit", "beit3", "aimv2", "eva", "test_vit")
+# Names of Vision Transformers that cut a convolutional feature map into patches
 HYBRIDS = re.compile(r"vit_(\w+_)?(r\d*_s\d|resnet|mci)|vitamin_")
 POSITIONS = ("learned", "learned_2d", "sincos_2d", "rotary", "none")
-# Arguments of timm's builders -> the key that sets the argument; None if this package sets it
+# {argument of timm's builders: recipe key that sets the argument, or None if this package sets it}
 GIVEN = {
     "img_size": "data.size",
     "in_chans": "data.channels",
@@ -40,7 +40,10 @@ GIVEN = {
 
 
 def _whole(number: float) -> float:
-    """Return 2.0 as 2: timm's builder may expect either, and both are one experiment."""
+    """Convert a whole float to an int.
+
+    timm may expect an int, and 2 and 2.0 must count as the same experiment.
+    """
     return int(number) if number == int(number) else number
 
 
@@ -109,14 +112,14 @@ class Model(Keys):
 
     @property
     def convolutional(self) -> bool:
-        """Return whether the network is no Vision Transformer and has no patches, like a ResNet."""
+        """Return whether the network is convolutional and has no patches, such as a ResNet."""
         return not self.timm.startswith(TRANSFORMERS)
 
     @property
     def class_token(self) -> bool:
         """Return whether the encoder has a class token.
 
-        A model without a class token says so in `args`.
+        A model without a class token has `class_token: false` in `args`.
         """
         return self.args.get("class_token") is not False
 
@@ -127,6 +130,6 @@ class Model(Keys):
 
     @property
     def opened_by(self) -> str:
-        """Import statement that timm.create_model needs before it can open an export."""
+        """Import statement that must run before timm.create_model can open an export."""
         is_ours = self.timm in (RESNET, HYBRID)
         return "import timm, ssl_vit.models.resnet" if is_ours else "import timm"

@@ -13,9 +13,8 @@ PLAIN_NAME = re.compile(rf"[\w.-]{{1,{LONGEST_NAME}}}", re.ASCII)
 # Unicode categories: control characters, surrogates (bytes that are not UTF-8) and line ends
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}
 NO_CONTROL = "a line break or another control character cannot be part of a value"
-# Names that tools write next to runs, in a folder of runs or of a study, and the folders that a run
-# replaces inside its own folder. If a run had out= or a name with one of these, it could be
-# overwritten.
+# Files and folders that tools write next to runs, and folders that a run replaces inside its own
+# folder. A run must not use these names in `name` or `out`, because it could be overwritten.
 RESERVED_NAMES = frozenset(
     (
         *("report.html", "report.md", "results.csv", "tables.tex", "differences.csv"),
@@ -26,52 +25,54 @@ RESERVED_NAMES = frozenset(
 
 
 def has_control(text: str) -> bool:
-    """Return whether a text has characters that would break a line of a file or a terminal, or that
-    UTF-8 cannot encode.
+    """Return whether a text has a control character, a line end, or a character that UTF-8 cannot
+    encode.
     """
     return not CONTROL.isdisjoint(map(unicodedata.category, set(text)))
 
 
 def is_path(text: str) -> bool:
-    """Return whether a file or folder can have this path: the text is not blank, and no name in the
-    path is too long.
+    """Return whether a file or folder can have this path.
+
+    The path must not be blank, contain a null character or be too long.
     """
-    whole = text.encode(errors="surrogatepass")
-    names_fit = all(len(name) <= LONGEST_NAME for name in whole.split(b"/"))
-    return names_fit and len(whole) <= LONGEST_PATH and bool(text.strip()) and "\0" not in text
+    encoded = text.encode(errors="surrogatepass")
+    names_fit = all(len(name) <= LONGEST_NAME for name in encoded.split(b"/"))
+    return names_fit and len(encoded) <= LONGEST_PATH and bool(text.strip()) and "\0" not in text
 
 
 def is_new_path(text: str) -> bool:
-    """Return whether a folder with this path may be created: no name in the path starts or ends
-    with a blank.
+    """Return whether a folder with this path may be created.
+
+    No name in the path may start or end with a blank.
     """
     return is_path(text) and all(name == name.strip() for name in text.split("/"))
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a path that stays inside the folder it is joined to.
+    """Return whether a text is a relative path that never leads out of a folder, such as `a/b`.
 
-    Control characters and marks that reverse the direction of writing are refused, because they
-    would display another name.
+    Control characters and marks that reverse the direction of writing are refused, because the path
+    would look different when displayed.
     """
     return is_new_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
 
 
 def is_folder_name(text: str) -> bool:
-    """Return whether a text can be the name of a run's folder, or of a folder next to runs."""
+    """Return whether a run's folder, or a folder next to runs, may have this name."""
     return is_name(text) and RESERVED_NAMES.isdisjoint(text.split("/"))
 
 
 def is_split(text: str) -> bool:
     """Return whether a text can be the name of a split, such as `train`.
 
-    The name has a letter, is not a number (`1e3` and `nan` are numbers), and is short enough for
-    the name of a file or folder, which file systems limit in bytes.
+    The name must have a letter, must not be a number (`1e3` and `nan` are numbers), and must be
+    short enough for a file name.
     """
     try:
         float(text)
     except ValueError:
-        # surrogates, which stand for bytes that are not UTF-8, count too
+        # file systems limit names in bytes; surrogates represent bytes that are not UTF-8
         encoded = text.encode(errors="surrogatepass")
         return any(map(str.isalpha, text)) and len(encoded) <= LONGEST_NAME
     return False

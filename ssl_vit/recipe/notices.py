@@ -1,5 +1,5 @@
-"""Write the lines that tell the user what a recipe takes from where. This module does not import
-torch.
+"""Write notices about values that the user did not give, such as images that come from the initial
+weights. This module does not import torch.
 """
 
 from contextlib import suppress
@@ -12,8 +12,8 @@ from .which_images import images_taken
 
 
 def image_notice(resolved: Resolved) -> str | None:
-    """Return `images_taken` for a recipe, or None if the user or the recipe file names the
-    images.
+    """Return a notice that says which images are used, or None if the user or the recipe file chose
+    the images.
     """
     if resolved.names_images:
         return None
@@ -21,39 +21,38 @@ def image_notice(resolved: Resolved) -> str | None:
 
 
 def crop_notice(resolved: Resolved) -> str | None:
-    """Return a warning about how a frozen encoder's images are cropped, or None if no warning is
-    needed.
+    """Return a warning if it is unknown how a frozen encoder's images were cropped, otherwise None.
 
-    The warning is needed if the encoder does not say how its images were cropped, and neither the
-    options nor the recipe file say it. Then the default, or the data set's row in datasets.yaml,
-    decides.
+    The cropping is unknown if neither the encoder's export, nor the options, nor the recipe file
+    give it. The default or the data set's row in datasets.yaml is then used.
     """
-    # The origin of a key says what has set it: the default, a preset (here, the row of the data
-    # set), the recipe file, the initial weights, or the user
     recipe = resolved.recipe
     source = recipe.init_source
+    # An origin says who set a key: the default, a preset (here, the row of the data set), the
+    # recipe file, the initial weights, or the user
     origins = {resolved.origins[key] for key in CROPPING}
     is_known = not origins <= {DEFAULT, PRESET}
     if recipe.objective != "probe" or source.is_scratch or is_known:
         return None
-    cut = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
+    crop = crop_text(recipe.data.eval_mode, recipe.data.eval_crop)
     return (
         f"warning: init={source.place}: how the images of this encoder were cropped is unknown, so"
-        f" the default is used ({cut}). To change this, use data.eval_crop=."
+        f" the default is used ({crop}). To change this, use data.eval_crop=."
     )
 
 
 def size_notice(resolved: Resolved) -> str | None:
-    """Return a line that says that the initial weights were made for another image size.
+    """Return a notice if the initial weights were trained at another image size.
 
-    Return None if the sizes agree, or if the user gave the size.
+    Return None if the sizes agree, if the size of the weights is unknown, or if the user gave
+    `data.size`.
     """
     recipe = resolved.recipe
     source = recipe.init_source
     if source.is_scratch or "data.size" in resolved.given.values:
         return None
     size = None
-    # the weights may be gone, or made by another program
+    # ignore errors: the weights may have been deleted, or come from another program
     with suppress(UserError, OSError, ValueError):
         size = source.image_size()
     if size in (None, recipe.data.size):
@@ -65,12 +64,13 @@ def size_notice(resolved: Resolved) -> str | None:
 
 
 def warmup_notice(resolved: Resolved) -> str | None:
-    """Return a line about the warm-up of a shortened recipe, or None if there is nothing to say.
+    """Return a notice about the warm-up of a recipe with fewer steps, or None if not needed.
 
-    The line says that the warm-up was shortened along with the steps, or that it was kept and now
-    takes more than a tenth of the steps. A warm-up that the user gave needs no line.
+    The notice says that the warm-up was shortened along with the steps, or that the warm-up was not
+    shortened and now takes more than a tenth of the steps. A warm-up that the user gave needs no
+    notice.
     """
-    # the origin says what has set the warm-up; the user's own values have none of the four below
+    # The origin says who set the warm-up. It is none of these four if the user did.
     recipe, origin = resolved.recipe, resolved.origins["optim.warmup"]
     if not recipe.trains or origin not in (ADJUSTED, FILE, PRESET, DEFAULT):
         return None

@@ -72,7 +72,7 @@ class Optim(Keys):
 
     @property
     def decay_from(self) -> int:
-        """Step at which the learning rate of the schedule wsd begins to decay."""
+        """Step at which the schedule wsd begins to lower the learning rate."""
         return self.steps - max(1, round(self.decay * self.steps))
 
 
@@ -82,13 +82,14 @@ class Optimiser(NamedTuple):
     Attributes:
         label: Name in the first lines that a run prints.
         made_by: MODULE:CLASS of an optimiser with torch's interface. The class must have a fused
-            kernel that reads `found_inf`, because updates are skipped that way.
-        settings: Return the arguments of the class except the weights, `lr` and `fused`. Keys of
-            Optim that only some optimisers use name these optimisers in `requires`.
-        moments: Return the names of the state tensors that have the shape of their weight.
+            kernel that reads `found_inf`, because this package skips updates with `found_inf`.
+        settings: Function that returns the arguments of the class, except the weights, `lr` and
+            `fused`. A key of Optim that only some optimisers use must name the optimisers in
+            `requires`.
+        moments: Function that returns the names of the state tensors with the shape of the weight.
         counts_steps: Whether the state of each weight has a counter `step`.
-        fuses_shards: Whether the fused kernel also takes the shards of FSDP2: False if a run with
-            FSDP2 on two processes raises an error about DTensor.
+        fuses_shards: Whether the fused kernel works on weights sharded by FSDP2. If it does not, a
+            run with FSDP2 on two processes raises an error about DTensor.
     """
 
     label: str

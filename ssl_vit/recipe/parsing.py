@@ -26,19 +26,19 @@ SHOWN = 60  # characters of an impossible path that an error shows
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Loader for plain scalars of YAML 1.2, which refuses a key that is given twice.
+    """YAML loader with the scalars of YAML 1.2, which refuses duplicate keys.
 
-    2e-4 is a number and 010 is ten; no, 12:30 and 2026-01-01 are texts.
+    For example, 2e-4 is a number, 010 is ten, and no, 12:30 and 2026-01-01 are texts.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Construct a document after counting its values.
+        """Construct a document, unless the document has too many values.
 
         In YAML, `*name` (an alias) repeats the value marked with `&name`. With lists of aliases of
-        lists of aliases, a file of a few lines can stand for more values than memory holds (an
-        "alias bomb"). Repeated values are counted each time.
+        lists of aliases, a file of a few lines can expand to more values than memory holds (an
+        "alias bomb"). Therefore repeated values are counted each time.
 
         Raises:
             ConstructorError: The document has more than MOST_VALUES values.
@@ -60,16 +60,16 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return super().construct_document(node)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge the mappings that `<<` refers to, after checking that no key is given twice.
+        """Merge the mappings that `<<` refers to, and refuse duplicate keys.
 
-        A node is checked only before its first merge. After a merge, a key may rightly appear
-        twice: with the merged value, and with the node's own value, which replaces the merged one.
-        A node with an alias comes here several times.
+        Each node is checked only once, before the first merge. After a merge, a key may rightly
+        appear twice: with the merged value, and with the node's own value, which has precedence. A
+        node with an alias is passed to this method several times.
 
         Raises:
             ConstructorError: A key is given twice.
         """
-        # {id: node}. Holding the nodes keeps Python from giving an id to another node.
+        # {id: node}. Holding the nodes prevents Python from reusing an id for another node.
         checked = self.__dict__.setdefault("checked_nodes", {})
         if id(node) not in checked:
             checked[id(node)] = node
@@ -82,15 +82,14 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         super().flatten_mapping(node)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
+        """Construct an int. A number such as 007 also keeps its text (`NumberAsWritten`)."""
         number = NumberAsWritten(str(node.value))
         number.text = str(node.value)
         return int(number) if number.text == str(int(number)) else number
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that quotes texts which `_Loader`, or a program that reads YAML 1.1, would take for
-    another type.
-    """
+    """Dumper that quotes a text if `_Loader`, or a reader of YAML 1.1, would parse another type."""
 
 
 for _kind, _form, _first in (
@@ -113,11 +112,11 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
 
 
 def parse_path(text: str, key: str) -> Path:
-    """Return the path that an option gives.
+    """Convert the value of an option to a path.
 
     Args:
         text: Value of the option.
-        key: Key of the option, which starts the error.
+        key: Key of the option, used as the start of the error.
 
     Raises:
         UserError: No file or folder can have this path.
@@ -144,10 +143,10 @@ def load_yaml(path: Path) -> dict[str, Any]:
         UserError: The file cannot be read, is not a mapping or gives a key twice.
     """
     try:
-        # `_parsed` caches its result, so callers get a copy that they may change
+        # copied, because `_parsed` caches its result and callers may change it
         loaded = copy.deepcopy(_parsed(_text(path)))
     except Exception as error:  # any error that YAML raises
-        # the parser was given a text, not a file
+        # the parser names its input "<unicode string>", because it is given a text and no file
         text = str(error).replace('in "<unicode string>", ', "at ")
         raise UserError(f"{path}: {' '.join(text.split())[:300]}") from None
     if not isinstance(loaded, dict):
@@ -159,7 +158,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], loaded)
 
 
-# Cached because resolving one recipe reads the presets several times, and the report of a study
+# Cached, because resolving a recipe reads the presets several times, and the report of a study
 # reads the recipe of each run twice
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
@@ -169,19 +168,19 @@ def _parsed(text: str) -> Any:
 
 
 def yaml_text(content: dict[str, Any]) -> str:
-    """Return a mapping as YAML that `load_yaml` reads back."""
+    """Return a mapping as YAML, for `load_yaml`."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def flatten(node: Any, prefix: str = "") -> Values:
-    """Return the nested mapping of a recipe as {dotted key: value}.
+    """Flatten the nested mapping of a recipe into {dotted key: value}.
 
-    {"seed": 1, "optim": {"lr": 0.1}} becomes {"seed": 1, "optim.lr": 0.1}. There is one level of
-    groups: in {"model": {"args": {"dim": 8}}}, {"dim": 8} is the value of `model.args`.
+    {"seed": 1, "optim": {"lr": 0.1}} becomes {"seed": 1, "optim.lr": 0.1}. There is only one level
+    of groups: {"model": {"args": {"dim": 8}}} becomes {"model.args": {"dim": 8}}.
 
     Args:
-        node: The mapping. Its keys may also be dotted.
-        prefix: Start of each dotted key, for calls of this function from itself.
+        node: Nested mapping, whose keys may also be dotted.
+        prefix: Start of each dotted key, used in the recursion.
 
     Raises:
         UserError: A key is given both nested and dotted.
@@ -199,7 +198,7 @@ def flatten(node: Any, prefix: str = "") -> Values:
 
 
 def nested(values: Values) -> dict[str, Any]:
-    """Return {dotted key: value} as a nested mapping, the reverse of `flatten`."""
+    """Convert {dotted key: value} into a nested mapping. This is the inverse of `flatten`."""
     mapping: dict[str, Any] = {}
     for key, value in values.items():
         group, dot, name = key.partition(".")
@@ -215,7 +214,7 @@ def yaml_value(text: str, loader: Any = _Loader) -> Any:
 
     Args:
         text: YAML.
-        loader: Loader class that decides how scalars are read.
+        loader: Loader class, which decides the types of scalars.
 
     Raises:
         ValueError: The text is not valid YAML, or is nested more than DEEPEST levels deep.
@@ -228,10 +227,10 @@ def yaml_value(text: str, loader: Any = _Loader) -> Any:
 
 
 def yaml_word(text: str) -> Any:
-    """Return a word of a command line as YAML reads a plain scalar, or as a list or mapping in
-    brackets.
+    """Parse a value of a command line: a YAML scalar, or a list or mapping in brackets.
 
-    Features of whole documents (comments, tags, anchors, surrounding blanks) are not interpreted.
+    In scalars, comments, tags, anchors and surrounding blanks are not interpreted, unlike in YAML
+    documents.
 
     Raises:
         ValueError: As in `yaml_value`.
@@ -240,20 +239,20 @@ def yaml_word(text: str) -> Any:
     if brackets in ("[]", "{}"):
         return yaml_value(text)
     loader = _Loader("")
-    if text == "<<":  # "<<" means a merge only inside a mapping
+    if text == "<<":  # this text has a special meaning only inside a mapping
         return text
-    # the type that YAML gives the text: (True, False) means a scalar without quotes
+    # The tag is the type that YAML gives the text. (True, False) means a scalar without quotes.
     tag = loader.resolve(yaml.ScalarNode, text, (True, False))
     return loader.construct_object(yaml.ScalarNode(tag, text))
 
 
 def yaml_texts(text: str) -> list[str]:
-    """Return the elements of a YAML list as texts, so that 010 stays 010.
+    """Parse a YAML list of texts. A number such as 010 stays the text "010".
 
     Raises:
         ValueError: The text is not a list of texts.
     """
-    texts = yaml_value(text, yaml.BaseLoader)  # texts, lists and mappings only
+    texts = yaml_value(text, yaml.BaseLoader)  # this loader parses every scalar as a text
     if not (isinstance(texts, list) and all(isinstance(item, str) for item in texts)):
         raise ValueError("not a list of texts")
     return cast(list[str], texts)
@@ -268,9 +267,9 @@ def _text(path: Path) -> str:
 
 
 def _check_depth(text: str) -> None:
-    """Raise ValueError if YAML nests deeper than DEEPEST.
+    """Raise a ValueError if YAML is nested more than DEEPEST levels deep.
 
-    The parser produces events without recursion, so counting them is safe.
+    Events are counted, because the parser produces events without recursion.
     """
     depth = 0
     too_deep = f"nested deeper than {DEEPEST} levels"
@@ -283,7 +282,7 @@ def _check_depth(text: str) -> None:
             if depth > DEEPEST:
                 raise ValueError(too_deep)
     except yaml.scanner.ScannerError as error:
-        # newer libyaml stops at 1,000 levels, before the first event
+        # newer versions of libyaml refuse more than 1,000 levels before the first event
         if "nesting depth" in str(error):
             raise ValueError(too_deep) from None
         raise
@@ -312,9 +311,10 @@ def parse_json(text: str) -> Any:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, and refuse a key that is given twice.
+    """Build the dictionary of a JSON object, and refuse duplicate keys.
 
-    A file edited by hand may have a key twice, and the last value would win silently.
+    A file that was edited by hand may have a duplicate key. By default, Python would silently use
+    the last value.
     """
     mapping = dict(pairs)
     if len(mapping) < len(pairs):

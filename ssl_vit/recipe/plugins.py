@@ -13,30 +13,31 @@ from .init_source import file_hash
 from .keys import Values
 from .parsing import parse_path
 
-# attribute of a plugin's module with the hash of the file that was run
+# name of the attribute of a plugin's module that holds the hash of the plugin's file
 CONTENT = "__ssl_vit_content__"
 
 
 def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
-    """Check that the command line names the plugin of the recipe file, and that the plugin declares
-    something.
+    """Refuse a plugin that only the recipe file names, or that declares nothing.
 
-    The command line must name the plugin because recipe files are passed on, and a plugin is code.
+    A plugin is code, and recipe files are shared with strangers. Therefore a plugin runs only if
+    the command line names it.
 
-    If the command line names a plugin and an objective or target, but the plugin declares nothing,
-    the call of declare(...) is probably missing in the plugin. The error says so, because "unknown
-    objective" would not point to the file.
+    A plugin that declares nothing probably lacks the call of declare(...). Without this check, the
+    error would be "unknown objective", which does not point to the file of the plugin.
 
     Args:
         values: {dotted key: value} from the command line.
-        plugin: Plugin that the recipe file names; None if it names none.
-        path: The recipe file.
+        plugin: Plugin that the recipe file names, or None.
+        path: Path of the recipe file.
 
     Raises:
         UserError: The command line does not name the plugin, or the plugin declares nothing.
     """
-    declared = any(declaration.is_from_plugin(type(part)) for part in declaration.all_declared())
-    if values.get("plugin") and {"objective", "target"} & values.keys() and not declared:
+    has_declared = any(
+        declaration.is_from_plugin(type(part)) for part in declaration.all_declared()
+    )
+    if values.get("plugin") and {"objective", "target"} & values.keys() and not has_declared:
         text = "the file declares no objective and no target. Call declare(...) in the file"
         raise UserError(f"plugin={values['plugin']}: {text} (docs/extend.md).")
     if plugin and "plugin" not in values:
@@ -47,52 +48,59 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
 
 
 def plugin_hash(kind: type) -> str:
-    """Return the hash of the plugin file that defines a class, or an empty string for a class of
-    this package.
+    """Return the hash of the plugin file that defines a class.
+
+    Return an empty string for a class of this package.
     """
     return str(getattr(sys.modules.get(kind.__module__), CONTENT, ""))
 
 
 def run_plugin(plugin: str | None) -> None:
-    """Run the file of a plugin, which declares objectives or targets. Each file runs once per
-    process.
+    """Run the file of a plugin, which declares objectives or targets.
+
+    Each file runs only once per process.
+
+    Args:
+        plugin: Path of the file. If it is None or empty, nothing runs.
 
     Raises:
-        UserError: The file does not exist or fails, or has changed since this process ran it.
+        UserError: The file does not exist, raises an error, or has changed since this process ran
+            the file.
     """
     if not plugin:
         return
     path = parse_path(plugin, "plugin").resolve()
-    name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    module_name = f"ssl_vit_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None or not path.is_file():
         text = "no such Python file. If the file has moved, give the new path."
         raise UserError(f"plugin={plugin}: {text}")
-    content = file_hash(path)
-    if name in sys.modules:
-        if sys.modules[name].__dict__[CONTENT] != content:
+    content_hash = file_hash(path)
+    if module_name in sys.modules:
+        if sys.modules[module_name].__dict__[CONTENT] != content_hash:
             text = "the file has changed since this process ran the plugin. Start Python again."
             raise UserError(f"plugin={plugin}: {text}")
         return
     module = importlib.util.module_from_spec(spec)
-    module.__dict__[CONTENT] = content
-    before = declaration.all_declared()
+    module.__dict__[CONTENT] = content_hash
+    declared_before = declaration.all_declared()
     try:
-        # Not with the loader, because its compiled copy would be used for a file of the same size
-        # that was changed within a second.
+        # Do not use the loader. It would run an outdated .pyc file if the plugin was changed within
+        # a second and has the same size as before.
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-        schema.all_keys()  # checks that the keys of the plugin are not taken
-        default = declaration.ObjectiveDeclaration.build  # reads network.py next to the declaration
+        schema.all_keys()  # raises an error if the plugin declares a key that already exists
+        # A plugin is a single file, so the default `build`, which imports network.py, cannot work
+        default_build = declaration.ObjectiveDeclaration.build
         for objective in declaration.objectives().values():
-            if type(objective).__module__ == name and type(objective).build is default:
+            if type(objective).__module__ == module_name and type(objective).build is default_build:
                 expected = "expected a method build(self, settings, encoder, classes)"
                 raise UserError(f"{type(objective).__name__}: {expected}")
-    except (Exception, SystemExit) as error:  # anything that is wrong in a user's file
+    except (Exception, SystemExit) as error:  # a user's file may raise any error
         for declared in declaration.all_declared():
-            if declared not in before:
+            if declared not in declared_before:
                 declaration.withdraw(declared.name)
         text = str(error) if isinstance(error, UserError) else repr(error)
-        if isinstance(error, SyntaxError):  # the repr of a SyntaxError is a tuple
+        if isinstance(error, SyntaxError):  # the repr would show a tuple
             text = f"SyntaxError: {error}"
         raise UserError(f"plugin={plugin}: {' '.join(text.split())}") from None
-    sys.modules[name] = module
+    sys.modules[module_name] = module

@@ -54,18 +54,22 @@ class Probe(Keys):
     mask_images: Count | None = key(5000)
 
     def metrics_of(self, measures: Iterable[str]) -> list[str]:
-        """Return the names of the metrics that measures produce, such as few_shot_5.
+        """Return the names of the metrics that some measures produce, such as few_shot_5.
 
-        The metric `few_shot_*` of the measure `few_shot` stands for a metric for each number in
-        `shots`.
+        The metric `few_shot_*` is replaced by a metric for each number in `shots`.
         """
         names = []
         for measure in measures:
             for name in MEASURES[measure].metrics:
-                numbers = self.shots if "*" in name else [0]  # [0]: the name stays as it is
+                # [0] yields the name once: it has no "*" to replace
+                numbers = self.shots if "*" in name else [0]
                 names += [name.replace("*", str(number)) for number in numbers]
         return names
 
     def measures_that_read(self, *what: Reads) -> list[str]:
-        """Return the chosen measures that read `what`, in the order of MEASURES."""
+        """Return the measures of this run that read any of `what`, in the order of MEASURES.
+
+        Args:
+            what: Inputs of measures, such as "feature" or "mask".
+        """
         return [name for name in MEASURES if name in self.measures and MEASURES[name].reads in what]

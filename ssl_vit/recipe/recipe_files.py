@@ -1,4 +1,4 @@
-"""Read recipe files together with the base recipes and presets named in each file. This module does
+"""Read recipe files, with the base recipe and the presets that each file names. This module does
 not import torch.
 """
 
@@ -19,19 +19,19 @@ from .schema import Recipe
 RECIPES = (PACKAGE if INSTALLED else ROOT) / "recipes"
 STUDIES = "study"  # folder inside RECIPES with the studies
 TABLES = RECIPES / "tables"  # folder with files that are not recipes
-PAPER = TABLES / "paper.yaml"  # each row is a recipe: recipe=paper/NAME has the path PAPER / NAME
-PRESET_TABLES = {
-    "data": TABLES / "datasets.yaml",
-    "model": TABLES / "models.yaml",
-}  # key -> table that the value of the key names a row of
+# Each row of this file is a recipe. The functions of this module take PAPER / NAME as the path of
+# recipe=paper/NAME, although no such path exists.
+PAPER = TABLES / "paper.yaml"
+# {key: table}. The value of the key is the name of a row.
+PRESET_TABLES = {"data": TABLES / "datasets.yaml", "model": TABLES / "models.yaml"}
 
 
 class FileValues(NamedTuple):
     """Values of a recipe file as {dotted key: value}.
 
     Attributes:
-        presets: Values of the presets that the file names.
-        own: Values in the file itself, which win over the presets.
+        presets: Values of the presets that the file names (rows of PRESET_TABLES).
+        own: Values in the file itself, which take precedence over the presets.
     """
 
     presets: Values
@@ -39,27 +39,26 @@ class FileValues(NamedTuple):
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the package's recipes, in the form that `recipe=` takes."""
+    """Return the names of the package's recipes, as values of `recipe=`."""
     return [name for name in _names() if not name.startswith(f"{STUDIES}/")]
 
 
 def study_names() -> list[str]:
-    """Return the names of the package's studies, in the form that `recipe=` of tools/study.py
-    takes.
-    """
+    """Return the names of the package's studies, as values of `recipe=` of tools/study.py."""
     return [name for name in _names() if name.startswith(f"{STUDIES}/")]
 
 
-# the files of the package do not change, and a study asks for the names hundreds of times
+# Cached, because a study needs the names hundreds of times. The package's files do not change.
 @functools.cache
 def _names() -> list[str]:
+    """Return the names of the package's recipes and studies."""
     names = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
-    files = [name for name in names if not name.startswith(f"{TABLES.name}/")]
-    return sorted([*files, *(f"{PAPER.stem}/{row}" for row in load_yaml(PAPER))])
+    file_names = [name for name in names if not name.startswith(f"{TABLES.name}/")]
+    return sorted([*file_names, *(f"{PAPER.stem}/{row}" for row in load_yaml(PAPER))])
 
 
 def first_recipes() -> list[str]:
-    """Return the recipes that use the embedded images and therefore need no further options."""
+    """Return the names of the recipes that need no other option, as they use embedded images."""
     return [
         name
         for name in recipe_names()
@@ -68,33 +67,36 @@ def first_recipes() -> list[str]:
 
 
 def summary(name: str) -> str:
-    """Return a line that describes a recipe or a study, for lists.
+    """Return a short description of a recipe or a study, for lists.
 
-    For a recipe file, it is the first comment up to a colon or full stop. Some recipes are rows of
-    one file, recipes/tables/paper.yaml; for these, it is the comment next to the name of the row
-    ("supervised_b16_imagenet:  # ViT-B/16 on ImageNet, 300 epochs"). For a study, it is the title.
+    - For a recipe file: the first comment up to a colon or full stop.
+    - For a recipe that is a row of recipes/tables/paper.yaml: the comment after the name, as in
+      "supervised_b16_imagenet:  # ViT-B/16 on ImageNet, 300 epochs".
+    - For a study: the title.
     """
     if name in study_names():
         return str(load_yaml(RECIPES / f"{name}.yaml")["title"])
     path = find_recipe(name)
-    if path.parent == PAPER:  # `find_recipe` returns PAPER / NAME for a row of the file PAPER
+    if path.parent == PAPER:  # a row of the file PAPER has the path PAPER / NAME
         text = PAPER.read_text(encoding="utf-8")
         match = re.search(rf"^{path.name}:.*?# (.*)", text, re.MULTILINE)
         return match[1] if match else ""
-    comment = itertools.takewhile(lambda line: line.startswith("#"), path.open(encoding="utf-8"))
-    text = " ".join(line.strip("# \n") for line in comment)
+    comments = itertools.takewhile(lambda line: line.startswith("#"), path.open(encoding="utf-8"))
+    text = " ".join(line.strip("# \n") for line in comments)
     return re.split(r"[.:](?:\s|$)", text, maxsplit=1)[0]
 
 
 def find_recipe(name: str | None) -> Path:
-    """Return the path of a recipe, given its name under recipes/ or its path.
+    """Return the path of a recipe.
 
-    `mpp` gives recipes/mpp.yaml. The recipes named paper/NAME are rows of one file, PAPER. For such
-    a row, the result is PAPER / NAME: a path that does not exist, but that the functions of this
-    module can read.
+    For example, `mpp` gives recipes/mpp.yaml. The recipe paper/NAME is a row of the file PAPER and
+    gives PAPER / NAME. No such file exists, but the functions of this module accept the path.
+
+    Args:
+        name: Name of a recipe of the package, or path of a recipe file.
 
     Raises:
-        UserError: The recipe does not exist.
+        UserError: The name is None, or the recipe does not exist.
     """
     if name is None:
         first = ", ".join(first_recipes())
@@ -116,7 +118,7 @@ def find_recipe(name: str | None) -> Path:
 
 
 def preset(key: str, name: str) -> Values:
-    """Return {dotted key: value} of the preset data=NAME or model=NAME, including the name.
+    """Return {dotted key: value} of the preset data=NAME or model=NAME, including `KEY.name`.
 
     Raises:
         UserError: No preset has this name.
@@ -145,9 +147,9 @@ class _Link(NamedTuple):
     """Recipe file in a chain of bases.
 
     Attributes:
-        path: The file.
-        base: Recipe that the file names as its base; None for none.
-        values: Values of the file without its base.
+        path: Path of the file.
+        base: Value of `base:` in the file, or None.
+        values: Values of the file, without the values of the base.
     """
 
     path: Path
@@ -156,16 +158,15 @@ class _Link(NamedTuple):
 
 
 def _chain(path: Path) -> list[_Link]:
-    """Return a recipe file followed by its base, the base of that base, and so on.
+    """Return a recipe file, then its base, then the base of the base, and so on.
 
-    A recipe file may name another recipe as its base (`base: mpp`), whose values it changes.
+    A recipe file may change the values of another recipe, its base (`base: mpp`).
 
     Args:
-        path: Path of the recipe, as `find_recipe` returns it. PAPER / NAME stands for a row of the
-            file PAPER.
+        path: Path of the recipe from `find_recipe`.
 
     Raises:
-        UserError: A file cannot be read, or a recipe is its own base, directly or through others.
+        UserError: A file cannot be read, or a recipe is its own base, directly or indirectly.
     """
     links: list[_Link] = []
     while True:
@@ -185,7 +186,7 @@ def load(path: Path) -> FileValues:
     """Return the values of a recipe file, including the values of its base.
 
     Values in the file replace values of the base (`base: NAME`). If the file names a preset, such
-    as `model: vit_s16`, the preset replaces the base's preset as a whole. The name of the base is
+    as `model: vit_s16`, no value of the base's preset remains. The run name (`name`) of the base is
     not taken over.
 
     Raises:
@@ -194,7 +195,7 @@ def load(path: Path) -> FileValues:
     presets: Values = {}
     file_values: Values = {}
     for link in reversed(_chain(path)):
-        file_values.pop("name", None)  # the name of the base
+        file_values.pop("name", None)  # drops the `name` of the base
         for key in PRESET_TABLES:
             if f"{key}.name" in link.values.presets:
                 presets = without_group(presets, key)
@@ -204,32 +205,32 @@ def load(path: Path) -> FileValues:
 
 
 def bases(path: Path) -> list[str]:
-    """Return the names of the recipes that a recipe file is based on, the nearest first."""
+    """Return the names of a recipe file's base, of the base of the base, and so on."""
     return [str(link.base) for link in _chain(path) if link.base is not None]
 
 
 def names_images(path: Path) -> bool:
-    """Return whether a recipe file or any base of the file chooses images.
+    """Return whether a recipe file, or a base of the file, chooses images.
 
-    The nearest file that names images decides, because its images replace those of its base.
-    `data: shapes` (EMBEDDED, the generated images) does not count as a choice in a recipe of this
-    package, because these recipes name it as a default.
+    `data: shapes` (EMBEDDED, the generated images) in a recipe of this package is only a default
+    and no choice.
     """
     for link in _chain(path):
         values = link.values.presets | link.values.own
-        named = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
-        if any(named.values()):
+        image_values = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
+        if any(image_values.values()):  # these values replace the images of the file's base
             is_of_package = link.path.resolve().is_relative_to(RECIPES.resolve())
-            return not is_of_package or named["data.name"] != EMBEDDED
+            return not is_of_package or image_values["data.name"] != EMBEDDED
     return False
 
 
 def find_base(base: Any, path: Path) -> Path:
-    """Return the path of the recipe that a recipe file names as `base:`.
+    """Return the path of a recipe file's base.
 
     Args:
-        base: Name of a recipe, or a path relative to the folder of the recipe file.
-        path: The recipe file.
+        base: Value of `base:`, which is the name of a recipe, or a path relative to the folder of
+            the recipe file.
+        path: Path of the recipe file.
 
     Raises:
         UserError: The base does not exist.
@@ -248,7 +249,11 @@ def find_base(base: Any, path: Path) -> Path:
 
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
-    """Return the values of a recipe file's content, without the values of the base.
+    """Return the values of a recipe file, without the values of the base.
+
+    Args:
+        mapping: Content of the file without `base:`. Presets are removed from it.
+        path: Path of the file, for errors.
 
     Raises:
         UserError: A preset or key is unknown, or a key is given both nested and dotted.
@@ -258,8 +263,8 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
     values = flatten(mapping)
-    # The recipe needs a plugin if its objective or its target is unknown here. The keys of the
-    # plugin are then unknown too and cannot be checked.
+    # If the objective or the target is unknown, the plugin has not run, and keys that the plugin
+    # declares cannot be checked
     known = {"objective": declaration.objectives(), "target": declaration.targets()}
     needs_plugin = any(values.get(key) not in (None, *names) for key, names in known.items())
     checked_keys = list(values)
@@ -270,17 +275,15 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
 
 
 def file_values(path: Path) -> Values:
-    """Return {dotted key: value} of a recipe file and all bases, unchecked."""
+    """Return {dotted key: value} of a recipe file and its bases, without checking the values."""
     presets, values = load(path)
     return presets | values
 
 
 def read(path: Path) -> Recipe:
-    """Return the recipe in a file that has all values itself, such as the recipe.yaml of a run.
+    """Read a self-contained recipe file, without `base:`, such as the recipe.yaml of a run.
 
-    The file must not build on another recipe (`base: NAME`).
-
-    Values are typed, but relations between them are not checked, and no plugin runs.
+    Each value's type is checked. Relations between values are not checked, and no plugin runs.
 
     Raises:
         UserError: The file is not a recipe.

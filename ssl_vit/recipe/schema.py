@@ -1,6 +1,6 @@
 """Define the recipe: the typed values that define a run.
 
-Each key is described once, here, in the module of its group or in the declaration of its objective.
+A key is described only once: here, in the module of a group, or in the declaration of an objective.
 docs/options.md lists all keys. This module does not import torch.
 """
 
@@ -41,9 +41,9 @@ from .shared_groups import ViewOptions
 
 DEFAULT_OBJECTIVE = "mpp"
 DEFAULT_TARGET = "mean_color"
-LARGE_SHARE = 0.2  # share of the training images that counts as many held-out images
-# Keys and groups that describe the machine or the user. They are not published, and not taken from
-# recipes of others.
+LARGE_SHARE = 0.2  # a run that holds out at least this share need not hold out more images
+# Keys and groups that describe the machine or the user. They are neither published nor taken over
+# from recipes of other people.
 PRIVATE = ("out", "resume", "plugin", "data.path", "eval.real", "hub")
 
 G = TypeVar("G")
@@ -51,8 +51,9 @@ V = TypeVar("V")
 
 
 def group(kind: type[Keys]) -> Any:
-    """Return the pydantic field for a group of keys, described by the first paragraph of the
-    group's docstring.
+    """Return a pydantic field for a group of keys.
+
+    The first paragraph of the group's docstring is the description of the field.
     """
     return Field(default_factory=kind, description=summary(kind))
 
@@ -105,20 +106,21 @@ class Recipe(Keys):
     hub: Hub = group(Hub)
 
     def __new__(cls, **values: Any) -> "Recipe":
-        """Create a recipe of the class for the objective, so that `Recipe(objective=NAME)` has that
-        objective's groups.
+        """Create a recipe with the groups of keys of the objective.
+
+        `Recipe(objective=NAME)` returns an instance of the subclass `recipe_class(NAME, ...)`.
         """
         if cls is Recipe:
             cls = recipe_class(values.get("objective", DEFAULT_OBJECTIVE), values)
         return super().__new__(cls)
 
     def __reduce__(self) -> Any:
-        """Pickle the recipe by value, because the class for an objective is not in any module."""
+        """Pickle the values, because `recipe_class` makes the class, which is in no module."""
         return _unpickle, (self.model_dump(),)
 
     @property
     def groups(self) -> dict[str, Any]:
-        """Groups of keys that the objective uses, as {name: group}."""
+        """Groups of keys that not every recipe has, as {name: group}."""
         names = [name for name in type(self).model_fields if name not in Recipe.model_fields]
         return {name: getattr(self, name) for name in names} | (self.model_extra or {})
 
@@ -135,21 +137,21 @@ class Recipe(Keys):
         """Declaration of the objective.
 
         Raises:
-            UserError: The objective is not known in this process.
+            UserError: The objective is unknown in this process.
         """
         return declaration.objective(self.objective)
 
     @property
     def plugin_rows(self) -> list[Row]:
-        """Metrics and baselines that the plugins of the objective and the target declare."""
+        """Metrics and baselines of the objective and the target that plugins declare."""
         return declaration.plugin_rows(self.objective, self.target)
 
     def uses_key(self, key: str) -> bool:
         """Return whether the recipe uses a dotted key, such as `target` or `corruption.rate`.
 
-        `target` is for objectives that predict patches. The group `probe` is for evaluations and
-        for training with `probe.every`. Groups that belong only to other objectives are not used.
-        All remaining keys are used.
+        Only objectives that predict patches use `target`. Only evaluations, and training with
+        `probe.every`, use the group `probe`. Groups of other objectives are not used. All remaining
+        keys are used.
         """
         group = key.split(".")[0]
         if group == "target":
@@ -159,9 +161,7 @@ class Recipe(Keys):
         return group in type(self).model_fields or group in (self.model_extra or {})
 
     def values(self) -> Values:
-        """Return `{dotted key: value}` of the keys that the recipe's objective and target use.
-
-        The keys are in the order of `all_keys`.
+        """Return {dotted key: value} for the keys in use (`uses_key`), in the order of `all_keys`.
 
         Raises:
             UserError: A group of keys holds a single value, for example after `recipe.data = 3`.
@@ -177,7 +177,7 @@ class Recipe(Keys):
                 )
         flat = flatten(self.model_dump(warnings=False))
         ranks = {key: rank for rank, key in enumerate(all_keys())}
-        # the keys of a plugin that is not loaded come last
+        # unknown keys, of a plugin that has not run, come last
         keys = sorted(filter(self.uses_key, flat), key=lambda key: ranks.get(key, len(ranks)))
         return {key: flat[key] for key in keys}
 
@@ -191,22 +191,22 @@ class Recipe(Keys):
         setattr(self.value(group) if group else self, name, value)
 
     def error(self, key: str, reason: str, value: Any = None) -> UserError:
-        """Return the error about a value that contradicts the rest of the recipe.
+        """Return an error about a value that contradicts the rest of the recipe: KEY=VALUE: REASON.
 
         Args:
-            key: Dotted key, shown with its value.
-            reason: What is expected.
-            value: Value to show instead of the key's.
+            key: Dotted key.
+            reason: What is wrong or expected.
+            value: Value to show. Default: the value of the key.
         """
         shown = format_value(self.value(key)) if value is None else value
         return UserError(f"{key}={shown}: {reason}")
 
     def refuse(self, key: str, reason: str, wrong: object, value: Any = None) -> None:
-        """Raise an error if a relation between values does not hold.
+        """Raise the error about a key (see `error`) if `wrong` is true.
 
         Args:
             key, reason, value: As in `error`.
-            wrong: Whether the relation fails.
+            wrong: Whether the value of the key contradicts the rest of the recipe.
 
         Raises:
             UserError: `wrong` is true.
@@ -234,48 +234,48 @@ class Recipe(Keys):
 
     @property
     def new_steps(self) -> int:
-        """Number of steps without the steps of the trunk."""
+        """Number of steps that this run trains itself, without the steps of the trunk."""
         return self.optim.steps - (self.trunk.step if self.trunk else 0)
 
     @property
     def pool(self) -> str:
-        """Return how tokens are pooled into the exported feature: "token" (the class token) or
-        "avg" (the mean of the patch tokens).
+        """Return how the exported encoder pools tokens into a feature.
 
-        The option `pool` of the objective decides or, without this option, the declaration of the
-        objective. For a sum of objectives, the last part with a weight above 0 decides, for example
-        `supervised` for joint training.
+        The result is "token" (the class token) or "avg" (the mean of the patch tokens). The option
+        `pool` of the objective decides or, without this option, the declaration of the objective.
+        In a sum of objectives, the last part with a weight above 0 decides.
         """
         last_objective = self.declared.trained(self)[-1]
         options = self.groups[last_objective.options.name] if last_objective.options else None
-        pool = getattr(options, "pool", None)  # None without such an option, or if it is not set
+        pool = getattr(options, "pool", None)  # None if there is no such option, or if it is null
         return str(pool or last_objective.pool)
 
     @property
     def fine_tunes(self) -> bool:
-        """Return whether the run is a fine-tuning: trained weights learn labels, nothing else."""
+        """Return whether the run fine-tunes trained weights on labels, without other objectives."""
         declared_objective = declaration.find_objective_or_stub(self.objective)
-        learns = declared_objective.labels and not declared_objective.parts and self.trains
-        return learns and not self.init_source.is_scratch
+        learns_labels = declared_objective.labels and not declared_objective.parts and self.trains
+        return learns_labels and not self.init_source.is_scratch
 
     @property
     def init_source(self) -> InitSource:
         return InitSource(self.init)
 
     def sources(self) -> dict[str, InitSource]:
-        """Return {dotted key: source of weights} for keys that name weights and have a value."""
+        """Return {dotted key: source of weights} for the keys that name weights, such as `init`."""
         named = (key for key, declared in all_keys().items() if declared.names_weights)
         return sources({key: self.value(key) for key in named if self.uses_key(key)})
 
     @property
     def training_tool(self) -> str:
-        """Name of the tool that trains this recipe, even if the plugin is not available here."""
+        """Name of the tool that trains this recipe. The plugin of the recipe need not be known."""
         return "finetune" if self.fine_tunes else "pretrain"
 
 
 class _UnknownObjectiveRecipe(Recipe):
-    """Recipe of an objective or target that is unknown here, for example without its plugin:
-    unknown keys are kept unchecked.
+    """Recipe with an unknown objective or target, whose plugin has not run.
+
+    Unknown keys are kept without checks.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -288,46 +288,48 @@ def _unpickle(values: dict[str, Any]) -> Recipe:
 
 
 def recipe_class(objective: str, values: Values) -> type[Recipe]:
-    """Return the class of recipes for an objective, with the groups of keys that it uses.
+    """Return the class of recipes for an objective, which has the groups of keys of the objective.
 
-    An objective or target of a plugin that has not run is unknown here. The class then accepts
-    unknown keys without checking them.
+    If the objective or the target is unknown, because its plugin has not run, the class accepts
+    unknown keys without checks.
 
     Args:
-        objective: Name of the objective. If the objective is unknown here, the class has the groups
-            of the keys in `values`.
+        objective: Name of the objective. For an unknown objective, the groups are taken from the
+            keys in `values`.
         values: {dotted key: value} of the recipe.
     """
     declared = declaration.objectives().get(objective)
     target = values.get("target", DEFAULT_TARGET)
-    used = {name.split(".")[0] for name in values}
+    used_groups = {name.split(".")[0] for name in values}
     if declared is not None:
-        used = {*declared.groups_with(str(target))}
+        used_groups = {*declared.groups_with(str(target))}
     is_unknown = declared is None or (
         isinstance(target, str) and target not in declaration.targets()
     )
-    groups = (part for part in all_groups() if part.name in used)
+    groups = (part for part in all_groups() if part.name in used_groups)
     return _class(_UnknownObjectiveRecipe if is_unknown else Recipe, *groups)
 
 
 @functools.cache
 def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
+    """Return a subclass of `base` with more groups of keys."""
     fields: dict[str, Any] = {part.name: (part.kind, group(part.kind)) for part in groups}
     made: type[Recipe] = create_model("Recipe", __base__=base, **fields)
     return made
 
 
 def build(values: Values, where: str = "", typed: Mapping[str, str] | None = None) -> Recipe:
-    """Return the typed recipe for {dotted key: value}.
+    """Build a recipe from {dotted key: value}.
 
-    Missing keys get their default. Keys of groups that the objective does not use are left out. If
-    the objective or target is unknown here, for example without its plugin, all keys are kept, and
+    Missing keys get the default. Groups that the objective does not use are left out. If the
+    objective or the target is unknown, because its plugin has not run, all keys are kept, and
     unknown keys are not checked.
 
     Args:
         values: {dotted key: value}.
-        where: Start of the error about a value that was not typed, such as the path of a file.
-        typed: {dotted key: text} for values that the user typed; the error shows this text.
+        where: Start of the error about a value that the user did not type, such as the path of a
+            file.
+        typed: {dotted key: text} for values that the user typed. The error shows this text.
 
     Raises:
         UserError: A value has the wrong type or is out of bounds.
@@ -350,8 +352,9 @@ def build(values: Values, where: str = "", typed: Mapping[str, str] | None = Non
 
 
 def all_groups() -> list[declaration.Group]:
-    """Return the groups of keys that only some recipes have: shared groups, then groups of
-    objectives and targets.
+    """Return the groups of keys that only some recipes have.
+
+    Groups that objectives share come first, then the groups of single objectives and targets.
     """
     return [*SHARED_GROUPS, *declaration.groups()]
 
@@ -362,25 +365,25 @@ def optional_groups() -> set[str]:
 
 
 def uses_target(objective: str) -> bool:
-    """Return whether an objective predicts patches, which an unknown objective may do."""
+    """Return whether an objective predicts patches. For an unknown objective, return True."""
     declared = declaration.objectives().get(objective)
     return declared is None or "target" in declared.groups
 
 
 def all_keys() -> dict[str, Key]:
-    """Return {dotted key: Key} for every key of every objective.
+    """Return {dotted key: Key} for all keys of recipes, whatever the objective.
 
     Raises:
-        UserError: A key or group of a plugin has a name that is already taken.
+        UserError: A key or group of a plugin has a name that already exists.
     """
     return _keys(*all_groups())
 
 
 def _check_group(group: declaration.Group) -> None:
-    """Check that the group of keys of an objective can be part of recipes.
+    """Check the names and defaults in a group of keys that an objective declares.
 
     Raises:
-        UserError: The name of the group or of a key is taken, or a default is out of bounds.
+        UserError: The name of the group or of a key already exists, or a default is out of bounds.
     """
     if not group.name.isidentifier() or group.name[0] == "_" or hasattr(Recipe, group.name):
         raise UserError(
@@ -391,11 +394,11 @@ def _check_group(group: declaration.Group) -> None:
         if hasattr(Keys, name):
             raise UserError(f"{group.name}.{name}: no key can have this name. Use another name.")
     try:
-        # pydantic does not check defaults, so all defaults are validated as if they were given
+        # pydantic does not check defaults by itself, so validate the defaults like given values
         defaults = group.kind().model_dump(warnings=False)
         group.kind.model_validate(defaults)
     except ValidationError as error:
-        path = error.errors()[0]["loc"]  # the key, then positions inside its value
+        path = error.errors()[0]["loc"]  # the key, then positions inside a list or mapping
         key_name = str(path[0]) if path else ""
         raise UserError(
             f"{group.name}.{key_name}: expected a default within the bounds that key(...) declares"
@@ -404,18 +407,19 @@ def _check_group(group: declaration.Group) -> None:
 
 @functools.cache
 def _keys(*option_groups: declaration.Group) -> dict[str, Key]:
+    """Return {dotted key: Key} for the keys of all recipes and of some more groups."""
     keys: dict[str, Key] = {}
     names = [*Recipe.model_fields, *(part.name for part in option_groups)]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{name}.: two groups of keys have this name. Rename one group.")
-    for used in option_groups:
-        _check_group(used)
+    for option_group in option_groups:
+        _check_group(option_group)
     for name, recipe_key in keys_of(Recipe).items():
         kind = recipe_key.info.annotation
-        if name == "target":  # groups of objectives follow the key `target`
-            for used in option_groups:
-                keys |= keys_of(used.kind, f"{used.name}.")
+        if name == "target":  # list the groups of objectives and targets before the key `target`
+            for option_group in option_groups:
+                keys |= keys_of(option_group.kind, f"{option_group.name}.")
         if isinstance(kind, type) and issubclass(kind, Keys):
             keys |= keys_of(kind, f"{name}.")
         else:
@@ -424,7 +428,7 @@ def _keys(*option_groups: declaration.Group) -> dict[str, Key]:
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, InitSource]:
-    """Return `Recipe.sources` for {dotted key: value}."""
+    """Return {dotted key: source of weights} for the keys of `values` that name weights."""
     named = (name for name, recipe_key in all_keys().items() if recipe_key.names_weights)
     return {name: InitSource(str(values[name]), name) for name in named if values.get(name)}
 
@@ -440,15 +444,12 @@ def is_private(key: str) -> bool:
 
 
 def learns_labels(recipe: Recipe) -> bool:
-    """Return whether the run trains on labels.
-
-    A sum of objectives may give the labelled part the weight 0.
-    """
+    """Return whether a trained objective of the run learns labels."""
     return any(part.labels for part in recipe.declared.trained(recipe))
 
 
 def uses_labels(recipe: Recipe) -> bool:
-    """Return whether a run learns labels of images or is measured on labels."""
+    """Return whether a run learns labels of images, or is measured on labels of images."""
     if recipe.objective == "probe":
         return bool(recipe.probe.measures_that_read("feature", "tokens", "head"))
     return learns_labels(recipe) or bool(recipe.probe.every)
@@ -460,18 +461,18 @@ def measures_masks(recipe: Recipe) -> bool:
 
 
 def describe_held_out_choices(recipe: Recipe) -> list[str]:
-    """Return what a run chooses on held-out images, in words."""
+    """Return what a run chooses on held-out images, such as ["the checkpoint"]."""
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
     return held_out_choices(recipe.probe.measures)
 
 
 def option_for_more_held_out(recipe: Recipe) -> str:
-    """Return the option to suggest for a run with few held-out images: "data.validation=0.2".
+    """Return the option to suggest to a run with few held-out images: "data.validation=0.2".
 
-    Return an empty string if this option would not help: the run holds out none on purpose, holds
-    out at least this share already, reads a stream (which cannot hold out a share), or measures few
-    of the held-out images (`eval.images`).
+    Return an empty string if the run holds out no images on purpose, already holds out at least
+    this share, reads a stream (which cannot hold out a share), or measures only a few of the
+    held-out images (`eval.images`). The option would not help in these cases.
     """
     held_out = recipe.data.validation
     measures_few = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
@@ -483,37 +484,35 @@ def option_for_more_held_out(recipe: Recipe) -> str:
 
 
 def compared_views(recipe: Recipe) -> ViewOptions | None:
-    """Return the options of the views that the objective compares, or None without views."""
+    """Return the group `views`, or None if the objective compares no views."""
     return recipe.group(ViewOptions) if "views" in recipe.groups else None
 
 
 def dump(recipe: Recipe) -> str:
-    """Return the recipe as YAML with the keys in use.
+    """Return the keys in use as YAML.
 
-    The text repeats the run (`recipe=runs/NAME/recipe.yaml`).
+    A file with this text repeats the run: `recipe=runs/NAME/recipe.yaml`.
     """
     return yaml_text(nested(recipe.values()))
 
 
 def without_private(recipe: Recipe) -> Recipe:
-    """Return the recipe without the keys that describe the machine or the user.
+    """Return the recipe without keys and local paths that describe the machine or the user.
 
-    Such keys are neither published nor taken from recipes of others.
+    They are neither published nor taken over from recipes of other people.
     """
-    kept = {key: value for key, value in recipe.values().items() if not is_private(key)}
-    return build(kept | {key: source.public_name for key, source in recipe.sources().items()})
+    public = {key: value for key, value in recipe.values().items() if not is_private(key)}
+    return build(public | {key: source.public_name for key, source in recipe.sources().items()})
 
 
 def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
-    """Return whether two runs are different experiments if they differ in a dotted key.
+    """Return whether a dotted key changes the experiment, which is what a run computes.
 
-    Two runs are the same experiment if they compute the same. For example, `optim.lr` changes the
-    experiment, and `compute.workers` (speed) or `name` does not.
+    For example, `optim.lr` changes the experiment, but `compute.workers` and `name` do not.
 
     Args:
         key: Dotted key.
-        free: Further keys that do not change the experiment. A run records such keys of its plugin,
-            which may not be loaded here.
+        free: As in `experiment_values`.
     """
     return bool(experiment_values({key: None}, free))
 
@@ -521,17 +520,17 @@ def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
 def experiment_values(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
     """Return the items of {dotted key: value} that define the experiment.
 
-    Two runs are the same experiment if these items are equal. The items are the keys with the
-    effect "compute". Left out are the keys that only change how the weights are measured (effect
-    "result"), or the speed or files of the run (effect "run").
+    Two runs are the same experiment if these items are equal. These are the keys with the effect
+    "compute". Keys that only change how weights are measured (effect "result"), or the speed or
+    files of the run (effect "run"), are left out.
 
     Args:
-        values: The values of a recipe, or of a part of a recipe.
-        free: Further keys that do not change the experiment. A run records such keys of its plugin,
-            which may not be loaded here.
+        values: {dotted key: value} of a recipe, or of a part of a recipe.
+        free: More keys that do not change the experiment. A run with a plugin records these keys,
+            because the plugin may not have run in this process.
     """
     known = all_keys()
-    # an unknown key, of a plugin that is not loaded, counts unless it is in `free`
+    # an unknown key, of a plugin that has not run, counts unless it is in `free`
     return {
         key: value
         for key, value in values.items()
@@ -540,11 +539,10 @@ def experiment_values(values: Mapping[str, V], free: Collection[str] = ()) -> di
 
 
 def keys_with_effect(effect: Effect) -> list[str]:
-    """Return the dotted keys that have an effect."""
+    """Return the dotted keys with the given effect."""
     return [key for key, declared in all_keys().items() if declared.effect == effect]
 
 
 def computed_values(recipe: Recipe) -> Values:
-    """Return {dotted key: value} for the keys that change what is computed."""
-    ignored = {key for key, declared in all_keys().items() if declared.effect != "compute"}
-    return {key: value for key, value in recipe.values().items() if key not in ignored}
+    """Return {dotted key: value} for the keys that change what a run computes."""
+    return experiment_values(recipe.values())

@@ -1,6 +1,6 @@
-"""Count how many patches, training images or held-out images a share takes.
+"""Convert shares to numbers of patches, training images or held-out images.
 
-This module imports neither torch nor NumPy, which --help does not need.
+This module imports neither torch nor NumPy, so that --help is fast.
 """
 
 
@@ -10,10 +10,10 @@ def share_count(share: float, count: int) -> int:
 
 
 def held_out_count(share: float | None, count: int) -> int:
-    """Return how many of `count` training images are held out: at least 1, at most `count` - 1.
+    """Return the number of held-out images: at least 1 and at most `count` - 1.
 
     Args:
-        share: Share to hold out; None: 1%, at most 10,000 images.
+        share: Share of the training images to hold out. None: 1%, but at most 10,000 images.
         count: Number of training images, at least 2.
     """
     wanted = min(count // 100, 10_000) if share is None else round(share * count)
@@ -21,7 +21,7 @@ def held_out_count(share: float | None, count: int) -> int:
 
 
 def selected_count(rate: float, n: int) -> int:
-    """Return floor(rate n + 1/2), at least 1: the number of items that `rate` selects from n.
+    """Return the number of items in a share `rate` of n items: floor(rate n + 1/2), at least 1.
 
     rate n is first rounded to 9 decimals, so that 0.58 x 25 is 14.5 and not the float just below.
     """
@@ -29,7 +29,8 @@ def selected_count(rate: float, n: int) -> int:
 
 
 def fewer_than(patches: int) -> str:
-    """Return the remedy for masking rates that leave at least 1 patch of an image (`selected_count`
-    below all).
+    """Return the advice to use a masking rate that leaves at least 1 patch of an image visible.
+
+    Below the rate in the advice, `selected_count` is less than `patches`.
     """
     return f"Use less than {1 - 0.5 / patches:g}"

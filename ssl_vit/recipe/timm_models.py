@@ -1,6 +1,6 @@
-"""Describe, in the recipe's keys, what timm builds from a name and arguments.
+"""Describe networks of timm by the keys of recipes.
 
-timm and torch are imported when a function needs them.
+timm and torch are imported only in the functions that need them.
 """
 
 import functools
@@ -13,24 +13,24 @@ from .keys import build_validated, keys_of
 from .model import GIVEN, WORDS, Model
 from .names import PLAIN_NAME
 
-# Texts that are passed on to timm: values of global_pool and pos_embed, and WORDS. Other texts
-# could name files that timm downloads, so they are refused, and so are objects.
+# Texts that arguments of timm may have: values of global_pool and pos_embed, and WORDS. Other texts
+# are refused, because they could name files that timm downloads.
 TEXTS = ("", "token", "avg", "max", "avgmax", "map", "prr", "learn", "none", *WORDS)
-# Arguments in files that do not affect a network without a classifier
+# Arguments that do not affect the encoder, which has no classifier. They are ignored.
 LEFT_OUT = {
     name
     for name, key in GIVEN.items()
     if name != "global_pool" and (key is None or key.startswith(("optim.", "data.")))
 }
 SIZES = {"patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio"}
-# Architectures for which timm aligns the corners when it resizes a table of positions to another
-# grid
+# Architectures for which timm resizes position embeddings with align_corners=True
 TO_CORNERS = ("base_patch16_radio_v3", "huge_patch16_radio_v3")
+# {argument of timm: key of Model, whose bounds are checked}
 BOUNDED = {"embed_dim": "width", "depth": "depth", "num_heads": "heads"}
 
 
 class TimmDescription(NamedTuple):
-    """Vision Transformer or Eva of timm.
+    """Description of a Vision Transformer or Eva of timm.
 
     Attributes:
         values: {key of Model: value}.
@@ -42,27 +42,28 @@ class TimmDescription(NamedTuple):
 
 
 def network(name: str, args: Mapping[str, Any]) -> Any:
-    """Return timm's network on the meta device, without a classifier, or None if timm has no such
-    name.
+    """Build a network of timm on the meta device, without a classifier.
 
-    Callers share the network, so nobody may change it.
+    Return None if timm has no architecture with this name. The network is cached and must not be
+    changed.
 
     Args:
         name: Name of the architecture, such as `vit_tiny_patch16_224`.
-        args: Arguments of `timm.create_model`. Arguments with the value None, and arguments that do
-            not matter without a classifier, are left out.
+        args: Arguments of `timm.create_model`. Arguments with the value None or in LEFT_OUT are
+            ignored.
 
     Raises:
-        ValueError: timm does not take one of the arguments, or an argument is an unknown text.
-            Unknown texts are refused, because they might be paths of files.
+        ValueError: timm does not accept one of the arguments, or an argument is not in TEXTS and
+            might be the path of a file.
     """
-    taken = {key: value for key, value in args.items() if value is not None and key not in LEFT_OUT}
-    # networks are cached, and a text can be the key of a cache
-    return _network(name, json.dumps(taken, sort_keys=True))
+    used = {key: value for key, value in args.items() if value is not None and key not in LEFT_OUT}
+    # as text, because the arguments of a cached function must be hashable
+    return _network(name, json.dumps(used, sort_keys=True))
 
 
 @functools.lru_cache(8)
 def _network(name: str, arguments: str) -> Any:
+    """Build the network for arguments given as JSON (see `network`)."""
     import timm
     import torch
 
@@ -70,21 +71,22 @@ def _network(name: str, arguments: str) -> Any:
         return None
     args = json.loads(arguments)
     for key, value in args.items():
-        values = value if isinstance(value, list) else [value]
-        if not all(value in TEXTS for value in values if not isinstance(value, bool | int | float)):
+        items = value if isinstance(value, list) else [value]
+        non_numbers = [item for item in items if not isinstance(item, bool | int | float)]
+        if not all(item in TEXTS for item in non_numbers):
             words = ", ".join(WORDS)
             text = f"model_args has {key}={value}. Choose a number or one of {words}"
             raise ValueError(text)
     try:
         with torch.device("meta"):
             return timm.create_model(name, pretrained=False, num_classes=0, **args)
-    except Exception as error:  # any error that timm raises for its arguments
+    except Exception as error:  # timm raises many kinds of errors for wrong arguments
         text = " ".join((str(error) or repr(error)).split())[:200]
         raise ValueError(f"timm cannot build {name} with these model_args: {text}") from None
 
 
 def published(name: str) -> Any:
-    """Return timm's PretrainedCfg for the weights with a name.
+    """Return timm's PretrainedCfg for a name of weights, such as `vit_tiny_patch16_224.augreg`.
 
     Raises:
         ValueError: timm has no weights with this name on the Hub.
@@ -100,7 +102,7 @@ def published(name: str) -> Any:
 
 
 def why_unsupported(net: Any) -> str | None:
-    """Return why a network of timm cannot be an encoder, or None for a suitable network."""
+    """Return why a network of timm cannot be an encoder, or None if it can."""
     from timm.layers import RotaryEmbeddingCat, RotaryEmbeddingDinoV3
     from timm.models.eva import Eva
     from timm.models.vision_transformer import VisionTransformer
@@ -120,29 +122,29 @@ def why_unsupported(net: Any) -> str | None:
 
 
 def describe(name: str, args: Mapping[str, Any]) -> TimmDescription:
-    """Return a description of the Vision Transformer or Eva that timm builds from a name and
-    arguments. Callers share the description and must not change it.
+    """Describe a Vision Transformer or Eva of timm. The description is cached: do not change it.
 
     Args:
         name: Name of the architecture, such as `vit_tiny_patch16_224`.
         args: Arguments of `timm.create_model`.
 
     Raises:
-        ValueError: timm has no such name, or the network is of another kind. The message says what
-            is expected.
+        ValueError: timm has no architecture with this name, or the network cannot be an encoder.
+            The message says what is expected.
         UserError: A size is out of bounds.
     """
-    # descriptions are cached, and a text can be the key of a cache
+    # as text, because the arguments of a cached function must be hashable
     return _describe(name, json.dumps(args))
 
 
 @functools.lru_cache(8)
 def _describe(name: str, arguments: str) -> TimmDescription:
+    """Describe the network for arguments given as JSON (see `describe`)."""
     from timm.layers import HybridEmbed
 
     args = json.loads(arguments)
 
-    # checked first, so that nobody builds ten million blocks
+    # check the sizes first, because timm would build even ten million blocks
     sizes = {key: args[timm_name] for timm_name, key in BOUNDED.items() if timm_name in args}
     build_validated(Model, sizes, keys_of(Model), "model.")
     net = network(name, args)
@@ -163,36 +165,39 @@ def _describe(name: str, arguments: str) -> TimmDescription:
         side = embed.img_size[0] // embed.grid_size[0]
     values |= {"timm": name, "patch": side, "heads": block.attn.num_heads}
     values["name"] = name
-    if SIZES & args.keys():  # timm's name would promise other sizes
+    if SIZES & args.keys():  # the name of the architecture stands for other sizes
         values["name"] = f"vit_{values['width']}x{values['depth']}_p{side}"
     values["positions"] = positions_of(net)
-    first = (
+    # In a block with norms after the branches, which has no LayerScale, `init_values` initialises
+    # these norms
+    init_values = (
         module.init_values for module in block.modules() if getattr(module, "init_values", None)
     )
-    # In blocks with norms after the branches, init_values initialises these norms and is no
-    # LayerScale.
-    values["layer_scale"] = None if values["layer_scale"] == "null" else next(first, None)
+    values["layer_scale"] = None if values["layer_scale"] == "null" else next(init_values, None)
     values["args"] = {
         key: value for key, value in args.items() if key not in GIVEN and value is not None
     }
     if net.cls_token is None:
         values["args"]["class_token"] = False
-    norms = [has_fc_norm(built) for built in (net, network(name, {}))]
-    # without this argument, timm's builder decides by the pooling
-    if any(norms) or net.cls_token is None:
-        values["args"][fc_norm_argument(net)] = norms[0]
+    default_net = network(name, {})
+    has_norm, has_norm_by_default = has_fc_norm(net), has_fc_norm(default_net)
+    # without this argument, timm would choose the norm by the pooling
+    if has_norm or has_norm_by_default or net.cls_token is None:
+        values["args"][fc_norm_argument(net)] = has_norm
     pool = "avg" if net.global_pool == "avg" or net.cls_token is None else "token"
     return TimmDescription(values, pool)
 
 
 def find_position_resizing(name: str) -> dict[str, Any]:
-    """Return how timm resizes a table of position embeddings when it loads weights of this name.
+    """Return the arguments with which timm resizes position embeddings when it loads weights.
 
-    For most names, the result is empty: timm uses the defaults of `resample_abs_pos_embed`. Only
-    for names with "flexi" or "radio", timm passes other arguments.
+    For names with "flexi" or "radio", timm does not use the defaults of `resample_abs_pos_embed`.
+
+    Args:
+        name: Name of the architecture.
 
     Returns:
-        {argument of `resample_abs_pos_embed`: value}.
+        {argument of `resample_abs_pos_embed`: value}, empty if timm uses the defaults.
     """
     if "flexi" not in name and "radio" not in name:
         return {}
@@ -201,12 +206,12 @@ def find_position_resizing(name: str) -> dict[str, Any]:
 
 
 def has_fc_norm(net: Any) -> bool:
-    """Return whether the pooled feature is normalised, instead of the tokens before pooling."""
+    """Return whether the network normalises the pooled feature and not the tokens."""
     return any(True for _ in net.fc_norm.parameters())
 
 
 def fc_norm_argument(net: Any) -> str:
-    """Return the name of the argument of timm's builder that sets `has_fc_norm`."""
+    """Return the name of timm's argument for `has_fc_norm`, which differs for Eva."""
     return "use_fc_norm" if hasattr(net, "rope") else "fc_norm"
 
 
@@ -221,11 +226,10 @@ def positions_of(net: Any) -> str:
 
 
 def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {key: value} of a Vision Transformer, in the recipe's keys, from names and shapes in a
-    state_dict.
+    """Read the sizes of a Vision Transformer from a state_dict, as {recipe key: value}.
 
-    The values are for messages. For LayerScale, the value is only "a value" or "null" (no
-    LayerScale), because a state_dict does not show the initial value.
+    Only names and shapes of the weights are read. Therefore `model.layer_scale` is only "a value"
+    or "null" (no LayerScale).
     """
     sizes: dict[str, Any] = {}
     if "patch_embed.proj.weight" in state:
@@ -233,13 +237,13 @@ def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
             "model.width": state["patch_embed.proj.weight"].shape[0],
             "model.patch": state["patch_embed.proj.weight"].shape[-1],
         }
-    blocks = [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]
-    if not blocks:
+    block_indices = [int(name.split(".")[1]) for name in state if name.startswith("blocks.")]
+    if not block_indices:
         return sizes
-    sizes["model.depth"] = max(blocks) + 1
+    sizes["model.depth"] = max(block_indices) + 1
     if "blocks.0.mlp.fc2.weight" in state:
         sizes["model.mlp"] = state["blocks.0.mlp.fc2.weight"].shape[1]
-        # timm's packed layer holds both matrices of a gated MLP
+        # a gated MLP has a second first layer, fc1_g, or both matrices in a packed layer
         gated = "blocks.0.mlp.fc1_g.weight" in state or is_packed(state)
         sizes["model.activation"] = "swiglu" if gated else "gelu"
     sizes["model.registers"] = state["reg_token"].shape[1] if "reg_token" in state else 0
@@ -250,17 +254,17 @@ def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_packed(state: Mapping[str, Any]) -> bool:
-    """Return whether the first layer of an MLP holds two matrices."""
+    """Return whether the first layer of an MLP packs both matrices of a gated MLP."""
     first = state.get("blocks.0.mlp.fc1.weight")
     return first is not None and first.shape[0] == 2 * state["blocks.0.mlp.fc2.weight"].shape[1]
 
 
 def hidden_properties(net: Any) -> dict[str, Any]:
-    """Return {name: value} for properties of a Vision Transformer that the names and shapes of
-    weights do not show, such as the number of heads and the activation.
+    """Return properties of a Vision Transformer that its weights do not show, as {name: value}.
 
-    Two networks with the same weights compute the same only if these properties are equal. Return
-    an empty dictionary for another kind of network.
+    Examples are the number of heads and the activation. Two networks with the same weights compute
+    the same features only if these properties are equal. For other kinds of networks, return an
+    empty dictionary.
     """
     block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):
@@ -276,7 +280,7 @@ def hidden_properties(net: Any) -> dict[str, Any]:
     if not rope:
         return properties
     for name, value in vars(rope).items():
-        # the mode, and the grid of the last image size, are no properties of the network
+        # skip the mode (training or evaluation) and the grid of the last image
         if name in ("training", "feat_shape") or name.startswith("_"):
             continue
         if isinstance(value, bool | int | float | str | tuple | list):

@@ -1,8 +1,7 @@
-"""Define the command line of a tool as a pydantic model of the tool's options.
+"""Define the command line of a tool by a pydantic model of the tool's options.
 
-The parser, the errors, --help and the tool's part of docs/options.md (docs/make_reference.py) are
-all generated from this model. The tools of the engine are defined in tools.py, those of the lab in
-lab/options.py. This module does not import torch.
+The parser, the errors, --help and docs/options.md are generated from this model. tools.py and
+lab/options.py define the tools. This module does not import torch.
 """
 
 import os
@@ -31,8 +30,8 @@ from .keys import FLAG, WORD, Key, Keys, build_validated, convert, keys_of, sect
 from .names import is_path
 from .schema import all_keys
 
-# Values of ToolOptions.recipes of a tool that takes every key of recipes, for which --help lists or
-# does not list these keys
+# Values of ToolOptions.recipes for tools that take every key of recipes. The --help of a tool with
+# LISTS_ALL_KEYS also lists keys of recipes with their values.
 LISTS_ALL_KEYS, TAKES_ALL_KEYS = "all, which its help lists", "all"
 VALUES = {**dict.fromkeys(("recipe", "data", "model"), "NAME"), "PLACE": "PATH"}
 IDENTIFIER = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
@@ -42,8 +41,7 @@ class RecipeKeys(NamedTuple):
     """Keys of recipes that a tool uses.
 
     Attributes:
-        names: Names of the keys; `data.*` stands for every key of a group, `data` for a row of its
-            table.
+        names: Names of the keys. `data.*` means every key of the group, and `data` means data=NAME.
         meaning: What the tool does with the keys, for --help.
     """
 
@@ -58,13 +56,14 @@ class RecipeKeys(NamedTuple):
 
 
 class ToolOptions(Keys):
-    """Options that a tool was given.
+    """Base class for the options of a tool.
 
-    A subclass declares a tool. --help prints the first paragraph of its docstring and the commands
-    in the section `Examples`. The fields of the subclass are the options.
+    A subclass declares a tool, and an instance holds the options that the user gave. --help prints
+    the first paragraph of the subclass's docstring and the commands in the section `Examples`. The
+    fields of the subclass are the options.
 
     Attributes:
-        summary: Line for the list of all tools.
+        summary: Short description for the list of all tools.
         command: MODULE:FUNCTION below ssl_vit. The function takes the arguments and returns the
             exit status or None.
         uses: Keys of recipes that the tool takes in addition to its options.
@@ -91,7 +90,7 @@ class ToolOptions(Keys):
 
     @property
     def given(self) -> Given:
-        """Return the values of keys of recipes that the user gave together with the tool's options.
+        """Return the recipe values that the user gave, without the tool's own options.
 
         For example {"optim.lr": 0.001} for `ssl-vit pretrain optim.lr=0.001 --json`.
 
@@ -116,22 +115,22 @@ T = TypeVar("T", bound=ToolOptions)
 
 
 def parse(kind: type[T], arguments: Arguments) -> T:
-    """Return the options of a tool, typed and checked, without looking up files or folders.
+    """Parse and check the options of a tool, without looking up files or folders.
 
-    Keys of recipes among the arguments are kept as they are (`ToolOptions.unread`). They are read
-    when the tool needs them, because a plugin may have to run first and declare some of them.
+    Keys of recipes are not parsed yet (`ToolOptions.unread`), because a plugin may have to run
+    first and declare some of these keys.
 
     Args:
-        kind: Options of the tool.
-        arguments: Words of the command line, or arguments of a Python function.
+        kind: Class of the tool's options.
+        arguments: Arguments from a command line or a Python function.
 
     Raises:
         UserError: An option is unknown, missing, given twice or out of bounds, or exists only on
             the command line.
     """
     known = kind.options()
-    # the tool's own options as {key: text}, and the words with keys of recipes
-    texts, rest = _split(kind, known, arguments.words)
+    # the tool's own options as {key: text}, and the arguments with keys of recipes
+    texts, recipe_words = _split(kind, known, arguments.words)
     values = {key: _read(known[key], text) for key, text in texts.items()}
     recipe_pairs = None
     if arguments.pairs is not None:  # keys and values from Python
@@ -141,14 +140,14 @@ def parse(kind: type[T], arguments: Arguments) -> T:
         pairs = arguments.pairs
         add_pairs(values, ((key, _take(known[key], value)) for key, value in pairs if key in known))
         recipe_pairs = [(key, value) for key, value in pairs if key not in known]
-        # An option with the value None counts as not given, unless it has another default
+        # None means not given, except for an option whose default is another value
         values = {
             key: value
             for key, value in values.items()
             if value is not None or known[key].default is not None
         }
-    unread = Unread(words.parse(rest), recipe_pairs)
-    if not kind.recipes:  # the tool takes only the keys of recipes that it lists in `uses`
+    unread = Unread(words.parse(recipe_words), recipe_pairs)
+    if not kind.recipes:  # the tool takes only the keys of recipes in `uses`
         _check_names(kind, dict(unread.texts) | dict(recipe_pairs or ()))
     for key, option in known.items():
         if option.required and key not in values:
@@ -159,7 +158,7 @@ def parse(kind: type[T], arguments: Arguments) -> T:
 
 
 def from_python(kind: type[T], options: Options, keywords: Mapping[str, Any]) -> T:
-    """Return the options of a tool from the arguments of a Python function.
+    """Parse the options of a tool from the arguments of a Python function.
 
     Raises:
         UserError: As in `parse` and `given.python_arguments`.
@@ -168,7 +167,7 @@ def from_python(kind: type[T], options: Options, keywords: Mapping[str, Any]) ->
 
 
 def _take(option: Key, value: Any) -> Any:
-    """Return a value from Python in the type that an option of a tool takes.
+    """Convert a value from Python to the type of a tool's option.
 
     Raises:
         UserError: The option cannot have a value of this type.
@@ -185,11 +184,11 @@ def _take(option: Key, value: Any) -> Any:
             return read_list(option.name, value)
         if isinstance(value, os.PathLike):
             return [os.fspath(value)]
-        # the elements of a list option are texts, so that seeds=[0, 2] is the same as seeds=0,2
+        # the elements of a list are texts, so that seeds=[0, 2] is the same as seeds=0,2
         return [option_text(convert(option, item)) for item in value]
     if isinstance(value, str | os.PathLike) and Path in option.types:
         return _read(option, os.fspath(value))
-    # an option that takes a text gets a list as the text that a user would type, such as [0,2]
+    # for an option that takes a text, a list becomes the text that a user would type: [0,2]
     if isinstance(value, list | tuple) and str in option.types:
         return option_text(value)
     return convert(option, value)
@@ -198,81 +197,77 @@ def _take(option: Key, value: Any) -> Any:
 def _split(
     kind: type[ToolOptions], known: Mapping[str, Key], arguments: Iterable[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the tool's own options as {key: text}, and the remaining words unchanged.
+    """Split arguments into the tool's own options, as {key: text}, and all others, unchanged.
 
-    A word without `=`, such as `runs/mpp`, is the value of the positional option: `init=runs/mpp`.
-    The positional option may belong to the tool or be a key of recipes, which then is among the
-    remaining words.
+    An argument without `=`, such as `runs/mpp`, is the value of the positional option, such as
+    `init=runs/mpp`. The positional option is an option of the tool or a key of recipes.
 
     Args:
-        kind: Options of the tool.
+        kind: Class of the tool's options.
         known: {name: option} of the tool's own options.
-        arguments: Words of the command line.
+        arguments: Arguments of the command line.
 
     Raises:
-        UserError: An option of the tool is given twice, several words are not key=value, or a word
-            with dashes is unknown.
+        UserError: An option of the tool is given twice, several arguments are positional, or an
+            argument with dashes is unknown.
     """
-    tool_words, rest, positional_words = [], [], []
+    tool_words, other_words, positional_words = [], [], []
     for argument in arguments:
         typed, equals, text = argument.partition("=")
         key = typed.removeprefix("--")
         option = known.get(key)
-        # a flag is typed without a value (--json), and every other option with one (out=runs)
+        # a flag is typed without a value (--json), every other option with a value (out=runs)
         needs_value = option is not None and option.form != FLAG
         if option and typed == option_name(option) and bool(equals) == needs_value:
             tool_words.append(f"{key}={text if equals else 'true'}")
         elif typed.startswith("--"):
-            raise UserError(
-                f"{argument}: unknown option, {suggest(typed, map(option_name, known.values()))}"
-            )
+            choices = map(option_name, known.values())
+            raise UserError(f"{argument}: unknown option, {suggest(typed, choices)}")
         elif kind.positional and not _is_option(kind, argument):
             positional_words.append(argument)
         else:
-            rest.append(argument)
+            other_words.append(argument)
     if len(positional_words) > 1:
         raise UserError(f"{' '.join(positional_words)}: expected a single {_word(kind)}")
     positional_options = [f"{kind.positional}={word}" for word in positional_words]
     if kind.positional in known:
         tool_words += positional_options
     else:
-        rest += positional_options
-    return words.parse(tool_words), rest
+        other_words += positional_options
+    return words.parse(tool_words), other_words
 
 
 def _is_option(kind: type[ToolOptions], argument: str) -> bool:
     """Return whether an argument is key=value, and not the path of a file or folder.
 
-    An argument without an equals sign is a path. The only exception is the word `sweep`, as in
-    `ssl-vit study sweep recipe=mpp optim.lr=0.1,0.2`, for tools that take all keys of recipes.
+    A path may have an equals sign, such as `runs/lr=0.1`. An argument with an equals sign is
+    key=value if the tool takes the key, or if no such path exists.
 
-    A path may also have an equals sign in it, such as `runs/lr=0.1`. An argument with an equals
-    sign is key=value if the tool takes the key or, for an unknown key, if no such path exists.
+    An argument without an equals sign is a path, except for `sweep` in a command such as
+    `ssl-vit study sweep recipe=mpp optim.lr=0.1,0.2`.
     """
     key, equals, _ = argument.partition("=")
     if not equals:
         return bool(kind.recipes) and argument == words.SWEEP
-    known = any(fnmatchcase(key, name) for keys in kind.uses for name in keys.names)
-    return known or bool(IDENTIFIER.fullmatch(key) and not parsing.exists(argument))
+    is_known = any(fnmatchcase(key, name) for keys in kind.uses for name in keys.names)
+    return is_known or bool(IDENTIFIER.fullmatch(key) and not parsing.exists(argument))
 
 
 def _check_names(kind: type[ToolOptions], given: Mapping[str, Any]) -> None:
-    """Check that the tool uses all keys of recipes that the user gave.
-
-    The tool names the keys that it uses, with patterns such as `data.*` for every key of a group.
+    """Check that the tool uses all keys of recipes that the user gave (`uses`).
 
     Args:
-        kind: Options of the tool.
+        kind: Class of the tool's options.
         given: {key: value} of the user, without the tool's own options.
 
     Raises:
         UserError: A key does not exist, or the tool does not use it.
     """
+    # a pattern is a key, or a group such as data.*
     patterns = [name for keys in kind.uses for name in keys.names]
     groups = {pattern.partition(".")[0] for pattern in patterns}
-    # A mistyped key such as data.siz matches the pattern data.*, so the check below would accept
-    # it. Therefore first check that the keys in the tool's groups exist. For a key that does not
-    # exist, `check_keys` suggests the nearest key of the group.
+    # First check that keys in the tool's groups exist, because a mistyped key such as data.siz
+    # matches the pattern data.*
     words.check_keys(
         key for key in given if key.partition(".")[0] in groups and key not in patterns
     )
@@ -294,17 +289,17 @@ def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
 
 
 def _word(kind: type[ToolOptions]) -> str:
-    """Return the name of the positional option, with an example."""
+    """Return the placeholder or name of the positional option, with an example."""
     option = kind.options().get(kind.positional)
     name = option.metavar if option else kind.positional
     return ", as in ".join([name, *kind.examples()[:1]])
 
 
 def _read(option: Key, text: str) -> Any:
-    """Convert the text of a tool's option into a value: a list of texts, a path, or any other type.
+    """Parse the text typed for a tool's option.
 
     Raises:
-        UserError: The text is no list, or no file or folder can have this path.
+        UserError: The text is no valid list, or no file or folder can have this path.
     """
     if option.is_list:
         return read_list(option.name, text)
@@ -312,17 +307,17 @@ def _read(option: Key, text: str) -> Any:
         if not is_path(text):
             raise value_error(option, text)
         return Path(text)
-    return words.read(option, text)  # as for a key of recipes
+    return words.read(option, text)  # in the same way as for keys of recipes
 
 
 def read_list(key: str, text: str) -> list[str]:
-    """Return the texts of a list option.
+    """Parse the text of a list option into a list of texts.
 
-    The option may hold a single text, several texts with commas, or a list in brackets, where a
-    text with a comma can be quoted. A text that is an existing path counts as a single text.
+    The text may be a single element, several elements with commas (a,b), or a list in brackets, in
+    which an element with a comma can be quoted. An existing path is a single element.
 
     Raises:
-        UserError: A text is empty, or the brackets hold no list.
+        UserError: An element is empty, or the brackets contain no valid list.
     """
     items = [text] if parsing.exists(text) else text.split(",")
     if text.startswith("["):

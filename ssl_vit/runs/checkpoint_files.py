@@ -8,12 +8,12 @@ from . import files
 
 MANIFEST = "manifest.json"
 STATE = "state.pt"
-STEP = re.compile(r"step-\d{9,}")  # the name of a checkpoint
+STEP = re.compile(r"step-\d{9,}")  # name of a checkpoint's folder
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
-    return sorted(p for p in root.glob("step-*") if STEP.fullmatch(p.name))
+    """Return the folders of a run's checkpoints, oldest first."""
+    return sorted(path for path in root.glob("step-*") if STEP.fullmatch(path.name))
 
 
 def step_of(path: Path) -> int:
@@ -24,13 +24,10 @@ def step_of(path: Path) -> int:
 def remove(path: Path, own_names: Collection[str] = (MANIFEST, STATE)) -> None:
     """Remove a checkpoint's folder, but keep the user's files.
 
-    The folder is renamed before its files are removed, so that a killed process leaves no
-    checkpoint with missing files.
-
     Args:
         path: Folder of a checkpoint, or of an export of the same step.
         own_names: Names of the files that a run writes into the folder. Other files belong to the
-            user and are moved to a folder NAME.kept next to it.
+            user and are moved to a folder with the suffix ".kept".
     """
     entries = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
     for entry in entries:
@@ -38,6 +35,9 @@ def remove(path: Path, own_names: Collection[str] = (MANIFEST, STATE)) -> None:
             kept = path.with_name(f"{path.name}.kept")
             kept.mkdir(exist_ok=True)
             entry.rename(kept / entry.name)
-    hidden = path.with_name(f".{path.name}.0")  # no process has the number 0
+    # Rename the folder before its files are removed, so that a killed process leaves no checkpoint
+    # with missing files. No process has the number 0, so no unfinished folder .NAME.PID has this
+    # name.
+    hidden = path.with_name(f".{path.name}.0")
     path.rename(hidden)
     files.remove(hidden)

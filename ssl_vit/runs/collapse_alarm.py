@@ -13,21 +13,21 @@ IN_A_ROW = 2  # checks after warm-up
 
 
 class CollapseAlarm(Callback):
-    """Callback that warns when a measure of the features is out of bounds.
+    """Callback that warns when the features of the encoder may be collapsing.
 
-    After warm-up, the callback warns at the second check in a row that is out of bounds. It warns
-    again only after a check within the bounds.
+    After warm-up, the callback warns if a measure of the features is out of bounds at two checks in
+    a row. The next warning about the measure follows only after a check within the bounds.
 
     Args:
         warmup: Number of steps without warnings.
-        known: Rows of metrics.jsonl so far. Later ranks are compared with the rank of the first
-            row that has a rank.
+        known: Rows of metrics.jsonl so far. The first effective rank is the reference for later
+            ranks.
         warn: Function that is called with the text of a warning.
     """
 
     def __init__(self, warmup: int, known: Iterable[Row], warn: Callable[[str], None]) -> None:
         self.warmup = warmup
-        self.warn: Callable[[str], None] = lambda text: None
+        self.warn: Callable[[str], None] = lambda text: None  # be silent about known rows
         self.first: Row | None = None
         self.in_a_row: dict[str, int] = {}
         for row in known:
@@ -48,20 +48,19 @@ class CollapseAlarm(Callback):
                 self.warn(f"step {row['step']}: features may be collapsing: {finding}")
 
     def _out_of_bounds(self, row: Row) -> Mapping[str, str]:
-        """Return a sentence for each measure of the features that is out of bounds.
+        """Find the measures of the features that are out of bounds.
 
-        The measures are the effective rank, compared with its first value; the mean cosine between
-        the features of two images; and, for DINO and iBOT, the mutual information between images
-        (or patches) and the prototypes that the teacher chooses for them, as a share of its
-        maximum.
+        The measures are the effective rank, relative to the first value, and the mean cosine
+        between the features of two images. DINO and iBOT also have the mutual information between
+        images (or patches) and the prototypes that the teacher chooses, as a share of the maximum.
 
         Returns:
-            `{name of the measure: sentence with its value and its bound}`.
+            `{name of the measure: text with the value and the bound}`.
         """
         assert self.first is not None
         rank, first_rank = row[RANK], self.first[RANK]
         findings = {}
-        # `not >=` instead of `<`, so that NaN is out of bounds
+        # `not >=` instead of `<`, so that NaN counts as out of bounds
         if not rank >= LEAST_RANK * first_rank:
             findings[RANK] = (
                 f"the effective rank was {first_rank:.1f} at step {self.first['step']} and is now "

@@ -1,6 +1,6 @@
 """Print a run's output on the console.
 
-Output is tables, a progress bar on a terminal and in a notebook, and plain lines elsewhere.
+The output has tables, and shows progress by a bar (in a terminal or notebook) or by plain lines.
 """
 
 import sys
@@ -28,35 +28,35 @@ from ..recipe.records.run import Measurement
 from . import notebook
 
 LOSS_KEY = MetricKey("loss")
-LINE_INTERVAL = 5.0  # the least seconds between plain lines
-# in a long run, a sixtieth of the time so far, so that a day's log or notebook stays readable
+LINE_INTERVAL = 5.0  # minimum seconds between plain lines
+# In a long run, lines are further apart: by this share of the time so far. So the log of a day
+# stays readable.
 LINE_SHARE = 1 / 60
 T = TypeVar("T")
-REDRAWN_EVERY = 0.5  # the least seconds between two states of a notebook's bar
+REDRAWN_EVERY = 0.5  # minimum seconds before a notebook's bar is redrawn
 
 
 def table(rows: Iterable[tuple[str, str]]) -> None:
-    """Print name and text in two columns."""
+    """Print rows of name and text in two columns."""
     for name, text in rows:
         print(f"{name:<11} {text}", flush=True)
 
 
 def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield rows of a table with one name, which is printed on the first row."""
+    """Yield table rows for texts that share a name. Only the first row shows the name."""
     for i, text in enumerate(texts):
         yield ("" if i else name), text
 
 
 def _summary(row: Row) -> str:
-    """Describe a row of training metrics: loss, first main metric, learning rate and speed.
-
-    A row has no loss if the objective learns labels and no image since the last row had a label.
-    """
+    """Describe a row of training metrics: loss, first main metric, learning rate and speed."""
+    # a row has no loss if the objective learns labels, and no image since the last row had a label
     parts = ["no labels seen"]
     if "loss" in row:
         parts = [f"loss {find_metric(LOSS_KEY).text(row['loss'])}"]
     names = [name for name in main_metrics() if name in row and name != "loss"]
-    for metric in map(find_metric, map(read_flat_name, names[:1])):
+    if names:
+        metric = find_metric(read_flat_name(names[0]))
         parts.append(f"{metric.words} {metric.text(row[metric.name])}")
     parts.append(f"lr {row['lr']:.1e}")
     parts.append(f"{row['images_per_s']:,.0f} images/s")
@@ -68,9 +68,10 @@ def _summary(row: Row) -> str:
 
 @dataclass(eq=False, repr=False)
 class _Progress(Callback, ABC):
-    """Callback that shows the progress of training, made by `progress`.
+    """Base class of callbacks that show the progress of training. `progress` creates one.
 
-    Subclasses show the state of training (`_summarise`) and print lines that stay (`_say`).
+    Subclasses define how the state of training is shown (`_summarise`) and how lines are printed
+    (`_say`).
     """
 
     start: int
@@ -99,7 +100,7 @@ class _Progress(Callback, ABC):
         print(text, flush=True)
 
     def _evaluation_lines(self, row: Row) -> Iterator[str]:
-        """Yield a line about a row's held-out metrics, and a line about each probe."""
+        """Yield lines about a row's evaluation: the held-out metrics, and each probe."""
         step = row["step"]
         columns = read_flat_names(row)
         held_out_values = {
@@ -108,13 +109,13 @@ class _Progress(Callback, ABC):
             if key.is_held_out and not key.is_probe
         }
         if LOSS_KEY in held_out_values:
-            n = "" if self.images is None else f" (n = {format_image_count(self.images)})"
-            # `held_out_values` contains both the metrics and their baselines
+            count = "" if self.images is None else f" (n = {format_image_count(self.images)})"
+            # `held_out_values` contains both metrics and baselines
             metrics = format_metrics(held_out_values, baselines=held_out_values)
-            yield f"held out at step {step}: {metrics}{n}"
+            yield f"held out at step {step}: {metrics}{count}"
         has_probes = any(key.is_probe for key in columns)
-        measured = self.probed() if self.probed and has_probes else ()
-        probes = {measurement.key: measurement for measurement in measured}
+        measurements = self.probed() if self.probed and has_probes else ()
+        probes = {measurement.key: measurement for measurement in measurements}
         for key, probe in probes.items():
             if is_model_metric(key):
                 fresh = probes.get(key._replace(subject=UNTRAINED))
@@ -122,20 +123,20 @@ class _Progress(Callback, ABC):
 
 
 def _probe_text(key: MetricKey, probe: Measurement, fresh: Measurement | None) -> str:
-    """Describe a probe's accuracy: value, 95% interval, value of untrained weights, and images.
+    """Describe a probe's accuracy: value, 95% interval, baseline and number of images.
 
     Args:
         key: The metric.
         probe: The probe of the trained encoder.
-        fresh: The same probe of untrained weights, or None if it was not measured.
+        fresh: The same probe of untrained weights (the baseline), or None if not measured.
     """
     interval = baseline = ""
     if probe.interval:
         interval = f" ({probe.interval.low:.1%} to {probe.interval.high:.1%})"
     if fresh:
         baseline = f"; untrained weights {fresh.value:.1%}"
-    n = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
-    return f"{find_metric(key).words} {probe.value:.1%}{interval}{baseline} (n = {n})"
+    count = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
+    return f"{find_metric(key).words} {probe.value:.1%}{interval}{baseline} (n = {count})"
 
 
 @dataclass(eq=False, repr=False)
@@ -143,13 +144,14 @@ class ProgressBar(_Progress):
     """Callback that draws a progress bar. Call close() before anything else is printed."""
 
     def __post_init__(self) -> None:
-        # on a narrow screen only the summary is truncated
-        whole, cut = Column(no_wrap=True, min_width=7), Column(no_wrap=True, overflow="ellipsis")
+        # on a narrow screen, only the last column (the summary) is truncated
+        fixed = Column(no_wrap=True, min_width=7)
+        truncated = Column(no_wrap=True, overflow="ellipsis")
         columns = (
             BarColumn(10),
-            TextColumn("{task.completed}/{task.total}", table_column=whole),
-            TimeRemainingColumn(table_column=whole),
-            TextColumn("{task.description}", table_column=cut),
+            TextColumn("{task.completed}/{task.total}", table_column=fixed),
+            TimeRemainingColumn(table_column=fixed),
+            TextColumn("{task.description}", table_column=truncated),
         )
         self.progress = Progress(*columns, console=Console(file=sys.stdout))
         self.progress.start()
@@ -178,7 +180,7 @@ class ProgressLines(_Progress):
         self.printed_at = self.started_at
 
     def on_step(self, step: int) -> None:
-        # only if rows are further apart than two intervals
+        # Usually, a row of metrics triggers a line. Print here only if rows are far apart.
         if self._intervals_waited() >= 2:
             self._print(step)
 
@@ -200,41 +202,42 @@ class ProgressLines(_Progress):
         self.printed_at = time.monotonic()
         seconds_per_step = (self.printed_at - self.started_at) / max(1, step - self.start)
         left = seconds_per_step * (self.steps - step)
-        row = self.row
-        if row and self.row_step != step:
-            row = f"at step {self.row_step}: {row}"
-        self._show(step, f"{self.word} {step:>6}/{self.steps}  {row}  left {format_duration(left)}")
+        text = self.row
+        if text and self.row_step != step:
+            text = f"at step {self.row_step}: {text}"
+        line = f"{self.word} {step:>6}/{self.steps}  {text}  left {format_duration(left)}"
+        self._show(step, line)
 
     def _show(self, step: int, line: str) -> None:
         print(line, flush=True)
 
 
 def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
-    """Yield the items of a job that is not training, and print the progress from time to time.
+    """Yield items, and print progress from time to time. For measurements outside of training.
 
     A printed line looks like `measured    120/500  features of test images  left 40 s`.
 
     Args:
         items: Items, such as batches of test images.
         count: Number of items.
-        what: Description of the job, which stands in each line.
+        what: Description of the items, which each line shows.
     """
     lines = ProgressLines(0, count, word="measured")
     lines.row = what
     for number, item in enumerate(items, 1):
-        # the description holds for every item; for another number, a line says "at step ..."
+        # Keep the step of the description up to date. Otherwise, lines would say "at step ...".
         lines.row_step = number
         yield item
         lines.on_step(number)
 
 
 class NotebookBar(ProgressLines):
-    """Callback that redraws a bar in a notebook, above all printed lines."""
+    """Callback that redraws a progress bar in a notebook, above all printed lines."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        begins = f"step {self.start:>6}/{self.steps}"
-        self.output = notebook.show(notebook.progress_html(self.start, self.steps, begins))
+        line = f"step {self.start:>6}/{self.steps}"
+        self.output = notebook.show(notebook.progress_html(self.start, self.steps, line))
 
     def _interval(self, now: float) -> float:
         return REDRAWN_EVERY
@@ -249,13 +252,13 @@ def progress(
     images: int | None = None,
     probed: Callable[[], Iterable[Measurement]] | None = None,
 ) -> ProgressBar | ProgressLines:
-    """Return a progress bar on a terminal or in a notebook, else progress lines.
+    """Return a progress bar in a terminal or notebook, otherwise progress lines.
 
     Args:
-        start: The step that training begins at.
+        start: The step at which training begins.
         steps: Number of steps of the whole run.
-        images: Number of held-out images that metrics are measured on.
-        probed: A function that returns the metrics of the probes' last evaluation.
+        images: Number of held-out images on which metrics are measured.
+        probed: Function that returns the latest measurements of the probes.
     """
     if notebook.in_notebook():
         return NotebookBar(start, steps, images, probed)

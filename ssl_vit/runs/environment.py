@@ -22,30 +22,29 @@ def cores() -> int:
 
 
 def process_cores() -> int:
-    """Return the number of CPU cores for this process alone.
+    """Return this process's share of the CPU cores, at least 1.
 
-    The processes of a run on this machine share the usable cores. Under SLURM, `cores` may see only
-    the cores of this process, because SLURM may bind each process to separate cores. So the cores
-    that the job has requested are divided by the number of processes.
+    The processes of a run on this machine share the usable cores.
     """
     cores_per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
     tasks = os.environ.get("SLURM_NTASKS", "")
     if cores_per_task.isdecimal() and tasks.isdecimal():
+        # SLURM may bind each process to separate cores. Then `cores` sees only the cores of this
+        # process, so divide the cores of the job by the number of processes.
         share = int(cores_per_task) * int(tasks) // int(os.environ.get("WORLD_SIZE", "1"))
         return max(1, min(share, cores()))
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def requested_threads() -> int | None:
-    """Return the number of threads in OMP_NUM_THREADS, or None if the user set none.
+    """Return the number of threads that the user set in OMP_NUM_THREADS, or None.
 
     torchrun, `accelerate launch` and deepspeed set OMP_NUM_THREADS themselves, mostly to 1. So the
-    number counts as the user's only if no launcher has started this process. A launcher is
-    recognised by its environment variables. LOCAL_RANK does not count as such a variable in a SLURM
-    job, because jobs without a launcher set it there.
+    number is ignored in a process that such a launcher has started.
     """
+    # environment variables by which a launcher is recognised
     set_by_launchers = {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}
-    if "SLURM_PROCID" not in os.environ:
+    if "SLURM_PROCID" not in os.environ:  # SLURM jobs set LOCAL_RANK without a launcher
         set_by_launchers.add("LOCAL_RANK")
     is_launched = not set_by_launchers.isdisjoint(os.environ)
     # in a list such as "8,2", the later numbers are for nested parallel regions
@@ -55,7 +54,7 @@ def requested_threads() -> int | None:
 
 
 def default_threads() -> int:
-    """Return the torch threads of a process whose recipe has no compute.threads."""
+    """Return the number of torch threads if the recipe does not set compute.threads."""
     return requested_threads() or process_cores()
 
 
@@ -65,7 +64,7 @@ def host_memory() -> float:
 
 
 def environment(extra: dict[str, Any]) -> dict[str, Any]:
-    """Return versions, git revision and hardware, together with `extra`."""
+    """Return the versions, the git revision and the hardware, extended by `extra`."""
     return {
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
@@ -86,10 +85,10 @@ def cpu_model() -> str:
 
 
 def _revision() -> str | None:
-    """Return the git revision of this code, with a final + if files have changed since.
+    """Return the git revision of this code, with a final + if there are uncommitted changes.
 
-    The result is None outside of git. It is also None for an installed package, because the package
-    may lie inside another project's repository.
+    Return None outside of git. Also return None for an installed package, which may lie inside
+    another project's repository.
     """
     if INSTALLED:
         return None
@@ -101,7 +100,7 @@ def _revision() -> str | None:
 
 
 def _git(*options: str) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         ["git", *options], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     )
-    return done.stdout.strip()
+    return result.stdout.strip()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Name of the unfinished file or folder next to NAME, with the number of the process that writes it
+# While process PID writes a file or folder NAME, it is called .NAME.PID
 UNFINISHED = re.compile(r"\.(?P<name>.+)\.\d+", re.DOTALL)
 
 
 def remove(path: Path) -> None:
-    """Remove an existing file or folder, and a link without the target."""
+    """Remove a file, a folder or a link, if it exists. The target of a link is kept."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -22,10 +22,11 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, own_names: Collection[str] | None = None) -> Iterator[Path]:
-    """Yield the path of an unfinished file or folder, which becomes `path` at the end of the body.
+    """Replace a file or folder at the end of the `with` block.
 
-    Readers see the old content or the new content, never a part. After an error the unfinished file
-    is removed, which frees space on a full disk.
+    The block writes to the yielded temporary path. Readers of `path` see the old content or the new
+    content, never a part. After an error the unfinished file is removed, which frees space on a
+    full disk.
 
     Args:
         path: File or folder to write.
@@ -47,7 +48,7 @@ def replacing(path: Path, own_names: Collection[str] | None = None) -> Iterator[
     except BaseException as error:
         with suppress(OSError):
             remove(unfinished)
-        # the error of a failed write names no file, or the unfinished file
+        # an error that names no file, or the unfinished file, is raised again with the name `path`
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
@@ -57,7 +58,7 @@ def _exchange(unfinished: Path, path: Path, own_names: Collection[str]) -> None:
     """Replace the folder `path` by a newly written folder, and keep the user's files.
 
     POSIX cannot rename a folder over a folder with content, so the old folder is renamed first. For
-    a moment there is no folder `path`; a process that reads it has to try again.
+    a moment there is no folder `path`, and processes that read the folder have to try again.
 
     Args:
         unfinished: Folder with the new content.
@@ -65,8 +66,7 @@ def _exchange(unfinished: Path, path: Path, own_names: Collection[str]) -> None:
         own_names: Names of the old files to remove. Files of other names belong to the user and are
             moved into the new folder.
     """
-    # The name of an unfinished file is hidden and ends with the number of a process. This name ends
-    # with 0, the number of no process, so it cannot be the name of an unfinished file
+    # No process has the number 0, so this name differs from .NAME.PID of an unfinished folder
     old = path.with_name(f".{path.name}.0")
     remove(old)
     path.rename(old)
@@ -80,7 +80,7 @@ def _exchange(unfinished: Path, path: Path, own_names: Collection[str]) -> None:
 def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
     """Return the unfinished files and folders in a folder.
 
-    A process is writing them, or a killed process has left them.
+    Such files are still being written, or were left by a killed process.
 
     Args:
         folder: Folder to look in.
@@ -98,8 +98,8 @@ def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
 def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
     """Remove the unfinished files that killed processes have left in a folder (`leftovers`).
 
-    Only this process may write files of these names while the function runs. Other processes may
-    only remove them.
+    No other process may write files with these names meanwhile. Other processes may remove such
+    files.
 
     Args:
         folder: See `leftovers`.
@@ -107,7 +107,7 @@ def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] =
         delete: Function that removes a file or folder, but not the target of a link.
     """
     for path in leftovers(folder, names):
-        with suppress(OSError):  # another process may have removed it in the meantime
+        with suppress(OSError):  # another process may have removed the file in the meantime
             delete(path)
 
 
@@ -140,7 +140,7 @@ def append(path: Path, content: bytes) -> None:
     with path.open("ab", buffering=0) as file:
         size = file.tell()
         try:
-            # fewer written bytes mean that the disk is full
+            # on a full disk, `write` may write a part of the bytes without an error
             if file.write(content) < len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         except OSError:

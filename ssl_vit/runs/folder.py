@@ -30,17 +30,17 @@ from .identity import FACTS, recipe_hash
 
 TRAINED_ON = "trained_on.safetensors"
 COMPARED = "compared.safetensors"
-# files that a run may leave before it has begun (identity.is_begun). They are removed, because they
-# would be mistaken for files of the next run
+# Files of a run that failed before it had begun (identity.is_begun). The next run removes these
+# files, because they would be mistaken for its own.
 LEFT = (COMPARED, TRAINED_ON, "log.txt", "not_finite.json", "tensorboard", "trackers")
-# The next process that takes the lock removes what killed processes have left of these files, but
-# not of the page, which a report may be writing without the lock
+# Unfinished files with these names, left by killed processes, are removed by the next process that
+# takes the lock. The page report.html is not swept: a report may be writing it without the lock.
 SWEPT = re.compile(r"\w+\.(yaml|json|jsonl|npz|safetensors)")
-EXACT = 2**53  # floats above this number do not represent every integer
+EXACT = 2**53  # above this number, floats do not represent every integer
 
 
 def open_run(folder: Path) -> "Run":
-    """Return the run in a folder. The run's images need not exist on this machine.
+    """Open the run in a folder. The run's images need not exist on this machine.
 
     Raises:
         UserError: The folder holds no run, or recipe.yaml cannot be read.
@@ -54,12 +54,13 @@ def open_run(folder: Path) -> "Run":
 
 
 def parse_row(line: str) -> Row | None:
-    """Return the row in a line of metrics.jsonl, or None if the line is invalid.
+    """Parse a line of metrics.jsonl, or return None if the line is invalid.
 
     A row is valid if every value is a number, and `step` and other integers are small enough for a
-    float to hold them exactly. These checks are written out, because a file may have millions of
-    rows and the general check of JSON files (`records.read`) takes twice as long.
+    float to hold them exactly.
     """
+    # The general check of JSON files (`records.read`) takes twice as long. A file may have millions
+    # of rows.
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -67,22 +68,22 @@ def parse_row(line: str) -> Row | None:
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return None
     for value in row.values():
-        is_exact = type(value) is int and abs(value) < EXACT  # a bool is no int here
+        is_exact = type(value) is int and abs(value) < EXACT  # False for a bool
         if type(value) is not float and not is_exact:
             return None
     return row
 
 
 class Run:
-    """Recipe and folder of a run. The constructor creates nothing on the disk.
+    """Recipe and folder of a run. The constructor writes nothing to the disk.
 
     Attributes:
-        recipe: The recipe, completed by `reconcile`.
-        folder: The folder, with paths in it: `checkpoints`, `export`, `figures`, `metrics`, ...
-        recipe_file: What environment.json records of the recipe file (load.recipe_file); None
-            if the recipe came from no file.
-        printed: Warnings printed before the folder existed, which `open` logs.
-        signal: The name of a signal that came during training, or too late to stop it.
+        recipe: Recipe, completed by `reconcile`.
+        folder: Folder of the run. `checkpoints`, `export`, `metrics` and so on are paths in it.
+        recipe_file: Description of the recipe file for environment.json (load.recipe_file). None if
+            the recipe came from no file.
+        printed: Warnings that were printed before the folder existed. `open` logs the warnings.
+        signal: Name of a signal that came during training, or too late to stop training.
         held: The locked folder, while this process holds the lock.
     """
 
@@ -111,7 +112,7 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def reconcile(self) -> Recipe:
-        """Complete the recipe from the folder (precision, commits), and check that both agree.
+        """Complete the recipe from the folder, and check that the folder holds the same run.
 
         Raises:
             UserError: As `identity.reconcile`.
@@ -129,11 +130,11 @@ class Run:
     def open(self, environment: dict[str, Any]) -> None:
         """Create the folder, or check that its run has the same images, weights and plugin.
 
-        Write recipe.yaml and environment.json. Remove the files that a run has left which failed
-        before it had begun (`LEFT`).
+        Write recipe.yaml and environment.json. Remove files (`LEFT`) of an earlier run that failed
+        before it had begun.
 
         Args:
-            environment: Content of environment.json, to which the method adds what it knows.
+            environment: Content of environment.json. The method adds records about the recipe.
 
         Raises:
             UserError: The folder cannot be written, or was made with other images, weights or
@@ -150,7 +151,7 @@ class Run:
         is_resumed = path.exists() and identity.is_begun(self.folder)
         before = self.environment() if is_resumed else None
         recipe_file = self.recipe_file
-        if before:  # the file of the first start, even if the run is resumed from its recipe.yaml
+        if before:  # keep the recipe file of the first start, even if the run resumes from another
             recipe_file = before.recipe_file.content() if before.recipe_file else None
         if recipe_file:
             environment["recipe_file"] = recipe_file
@@ -191,9 +192,9 @@ class Run:
         write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
 
     def rows(self) -> list[Row]:
-        """Return the rows of metrics.jsonl, without invalid lines.
+        """Return the rows of metrics.jsonl without invalid lines.
 
-        A kill can leave an invalid last line, which is cut short.
+        A killed process can leave an incomplete last line.
         """
         if not self.metrics.is_file():
             return []
@@ -201,7 +202,7 @@ class Run:
         return [row for row in rows if row is not None]
 
     def truncate_metrics(self, step: int) -> list[Row]:
-        """Drop the rows after `step`, which a resumed run writes again, and return the rest."""
+        """Drop the rows after `step`, which a resumed run writes again. Return the other rows."""
         rows = [row for row in self.rows() if row["step"] <= step]
         write_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
@@ -225,7 +226,7 @@ class Run:
         append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
 
     def warn(self, text: str) -> None:
-        """Print a warning and write it to log.txt, from which the run's page reads warnings.
+        """Print a warning and write it to log.txt. The run's page shows the warnings of log.txt.
 
         Raises:
             OSError: As `append`.
@@ -235,14 +236,14 @@ class Run:
 
     @contextmanager
     def lock(self, on_lost: Callable[[str], None] = lambda why: None) -> Iterator[None]:
-        """Keep other writers out while the body runs (lock.hold).
+        """Keep other writers out of the folder while the `with` block runs (lock.hold).
 
-        Unfinished files that a killed process has left in the folder are removed first. If the body
-        raises UserError before the run has metrics or a log, a new folder is removed again.
+        First, unfinished files of killed processes are removed. If the block raises UserError
+        before the run has metrics or a log, a folder that did not exist before is removed again.
 
         Args:
-            on_lost: Called with the reason, for example to stop training, when a line or row is to
-                be written but the folder was moved or removed.
+            on_lost: Function that is called with a reason, for example to stop training, if a line
+                or row cannot be written because the folder was moved or removed.
 
         Raises:
             UserError: Another process or thread holds the folder, or it lies in another run's
@@ -252,13 +253,13 @@ class Run:
         existed = self.folder.exists()
         with lock.hold(self.folder, self.recipe.out) as self.held:
             self.on_lost = on_lost
-            # `Path.unlink` removes only files. A run gives such names only to files, so a folder
-            # with such a name is the user's
+            # Remove only files (`Path.unlink`). A run never makes a folder with such a name, so the
+            # folder is the user's.
             sweep(self.folder, SWEPT, delete=Path.unlink)
             try:
                 yield
             except UserError:
-                # the run was refused before it began: lists of runs must not show it
+                # a run that was refused before it began must not appear in lists of runs
                 if not existed and not self.metrics.exists() and not self.log.exists():
                     shutil.rmtree(self.folder, ignore_errors=True)
                 raise
@@ -266,7 +267,7 @@ class Run:
                 self.held = None
 
     def check_not_moved(self) -> None:
-        """Check that the folder still has its path.
+        """Check that the folder was not moved or removed.
 
         Raises:
             UserError: The folder was moved or removed.
@@ -283,15 +284,15 @@ class Run:
         return self.held is not None and not self.held.is_in_place()
 
     def _check_in_place(self) -> None:
-        """Check that the folder still has its path, before a line is written.
+        """Check that the folder was not moved or removed, before a line is written.
 
-        If the folder was moved or removed, `on_lost`, which the caller of `lock` gave, is told the
-        reason before the error is raised.
+        Otherwise, call `on_lost` of `lock` with the reason, then raise the error.
 
         Raises:
-            OSError: The folder was moved or removed, and another folder may have its path.
+            OSError: The folder was moved or removed. Another folder may now have the same path.
         """
         if self.is_moved:
             self.on_lost(f"the loss of the folder {self.folder}")
-            reason = "the folder was moved or removed during the run"
-            raise FileNotFoundError(errno.ENOENT, reason, str(self.folder))
+            raise FileNotFoundError(
+                errno.ENOENT, "the folder was moved or removed during the run", str(self.folder)
+            )

@@ -1,9 +1,9 @@
 """Decide whether two runs are the same: what a run is computed from, and how two runs differ.
 
-The identity of a run is one mapping. It holds {dotted key: value} for the keys that change what is
-computed, and {"KIND:NAME": hash or value} for facts about the files that those keys name; FACTS
-lists the kinds. A run folder records the keys in recipe.yaml and the facts in environment.json,
-under their kind. environment.json and result.json also have the recipe's hash, which names the run.
+The identity of a run is a mapping. It has {dotted key: value} for the keys that change what is
+computed, and {"KIND:NAME": hash or value} for facts about the files that the keys name, such as
+"data:train". FACTS lists the kinds. A run folder records the keys in recipe.yaml, and the facts in
+environment.json, under the kind. environment.json and result.json also have the recipe's hash.
 
 `differences` compares two identities. Resuming a run, returning the result of a finished run,
 refusing a folder of another run, changing a study and pushing to the Hub all use this comparison.
@@ -49,23 +49,24 @@ from .checkpoint_files import list_checkpoints, step_of
 if TYPE_CHECKING:
     from .folder import Run
 
-# Kinds of facts: about images, initial weights, the weights of a teacher, and a plugin
+# Kinds of facts: images, initial weights, the weights of a teacher, and a plugin
 FACTS = ("data", "init", "teacher", "plugin")
-# stands for the value of a key that is missing on one side and has no default
+# the value of a key that one of two runs does not have, if the key has no default
 UNKNOWN = "not known"
 RECORDS = ("result.json", "environment.json")  # files that hold the recipe's hash
-# what to do about a folder of another run
+# remedy in an error about a folder of another run
 FOLDER_HINT = "Use another name=, or remove this folder."
 STUDY_HINT = "remove the run's folder and type the study's command again"
-LENGTH = ("optim.steps", "optim.decay")  # keys that may differ between runs with the same beginning
+LENGTH = ("optim.steps", "optim.decay")  # runs with the same first steps may differ in these keys
 MEASURED_LAST = {"eval.test", "eval.real"}  # keys of measurements after the last step
 
-# Returns {"train": hash, ...} of a recipe's images, or {} and why they were not compared
+# Function that returns the hashes of a recipe's images, {"train": hash, ...}, and a text. If the
+# images cannot be compared, the hashes are {} and the text is the reason.
 Fingerprint = Callable[[Recipe], tuple[dict[str, str], str]]
 
 
 class Difference(NamedTuple):
-    """Key or fact that differs between two runs, with the two values.
+    """Key or fact in which two runs differ, with the two values.
 
     Attributes:
         key: Dotted key, or KIND:NAME of a fact.
@@ -92,23 +93,26 @@ class Difference(NamedTuple):
 
 
 def facts(kind: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return {"KIND:NAME": value} for the facts that environment.json has under a kind.
+    """Return {"KIND:NAME": value} for the facts {NAME: value} of a kind.
 
-    Whether a run has a plugin is a fact too.
+    For the kind "plugin", the fact "plugin:" says whether the run has a plugin.
     """
-    named = {f"{kind}:{name}": value for name, value in (values or {}).items()}
-    return named | ({"plugin:": bool(values)} if kind == "plugin" else {})
+    prefixed = {f"{kind}:{name}": value for name, value in (values or {}).items()}
+    if kind == "plugin":
+        prefixed["plugin:"] = bool(values)
+    return prefixed
 
 
 def differences(
     before: Mapping[str, Any], here: Mapping[str, Any], undecided: Collection[str] = ()
 ) -> list[Difference]:
-    """Return how two identities differ.
+    """Return the differences between the identities of two runs.
 
     An identity has an entry for each key of the recipe, such as `optim.lr`, and for each fact about
-    a file, such as `data:train`, the hash of the training images. A key that is missing on one side
-    counts with its default: keys come and go with versions and with objectives. A fact is compared
-    only if both sides have it: earlier versions recorded fewer facts, and deleted files have none.
+    a file, such as `data:train`, the hash of the training images. If one run lacks a key, the
+    default of the key is compared, because versions and objectives have different keys. If one run
+    lacks a fact, the fact is not compared, because earlier versions recorded fewer facts, and
+    deleted files have no facts.
 
     Args:
         before: `{key or fact: value}` of the run that exists.
@@ -131,13 +135,13 @@ def differences(
 def keys_of_prediction(values: Mapping[str, Any]) -> list[str]:
     """Return the keys that decide what an objective predicts and how difficult the prediction is.
 
-    Two runs have comparable losses only if these keys have the same values. The keys are those of
-    the objective's groups, such as `views.jitter`, and the sizes of images and patches. With
-    several views of an image, the batch and the preprocessing are added.
+    The losses of two runs are comparable only if these keys have the same values. The keys are
+    those of the objective's groups, such as `views.jitter`, and the sizes of images and patches. An
+    objective with several views of an image adds the batch and the preprocessing.
 
-    An objective is unknown if, for example, its plugin is not loaded. Then the result has all keys
-    of the groups in `values` that only some objectives use, and of the groups that ssl_vit does not
-    know.
+    The groups of an unknown objective, for example of a plugin that is not loaded, are unknown. The
+    result then has the keys of all groups in `values` that only some objectives use, or that
+    ssl_vit does not know.
 
     Args:
         values: `{dotted key: value}` of the recipe.
@@ -152,14 +156,15 @@ def keys_of_prediction(values: Mapping[str, Any]) -> list[str]:
         groups |= {key.split(".")[0] for key in plugin_keys}
     keys = [key for key in {**defaults(), **values} if key.split(".")[0] in groups]
     keys += ["objective", "data.size", "model.patch"]
-    # objectives with views distinguish the images of a batch
-    return [*keys, "optim.batch", *PREPROCESSING] if "views" in groups else keys
+    if "views" in groups:  # objectives with views distinguish the images of a batch
+        keys += ["optim.batch", *PREPROCESSING]
+    return keys
 
 
 def recipe_hash(recipe: Recipe) -> str:
     """Return the hash that identifies a run's computation. Equal hashes mean the same run.
 
-    The hash ignores the path of local weights: environment.json has the hash of the weights.
+    The hash ignores the paths of local weights. environment.json has hashes of the weights.
     """
     return written_hash(recipe.values())
 
@@ -167,48 +172,44 @@ def recipe_hash(recipe: Recipe) -> str:
 def written_hash(values: Mapping[str, Any], without_effect: Collection[str] = ()) -> str:
     """Return the `recipe_hash` of the values in a recipe.yaml.
 
-    Every path of local weights counts as the same word, because moved weights are the same weights;
-    environment.json has their hash.
-
     Args:
         values: `{dotted key: value}`.
-        without_effect: Keys of a plugin that do not change the computation; see
-            `keys_without_effect`. The hash ignores them.
+        without_effect: Keys of a plugin that the hash ignores (`keys_without_effect`).
     """
     computed = experiment_values(values, without_effect)
     for key, source in sources(computed).items():
         if source.is_local:
-            computed[key] = "local"
+            computed[key] = "local"  # for any path, because moved weights are the same weights
     return hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def keys_without_effect(recipe: Recipe) -> list[str]:
     """Return the keys of the objective and the target that do not change the computation.
 
-    environment.json records these keys if the objective or the target comes from a plugin. Without
-    the plugin the keys are unknown, and an unknown key counts as changing the computation.
+    For a plugin, environment.json records these keys. Otherwise they would count as changing the
+    computation where the plugin is not loaded, because the keys are unknown there.
     """
-    # recipe.groups has the groups of keys that the objective and the target use
+    # `recipe.groups` are the groups of keys that the objective and the target use
     keys = [key for key in recipe.values() if key.split(".")[0] in recipe.groups]
     return [key for key in keys if not changes_experiment(key)]
 
 
 def result_options(recipe: Recipe) -> Values:
-    """Return `{key: value}` of the keys that change the result, but not the training.
+    """Return `{key: value}` of the keys that change the result but not the training.
 
-    The user may change these keys until the run has finished. An example is `eval.test`. With
-    `checkpoint.best` the result is measured on the weights of the best evaluation, so that
-    `eval.every` belongs to these keys, too.
+    An example is `eval.test`. The user may change these keys until the run has finished.
     """
     values = defaults() | recipe.values()
-    evaluations = ("eval.every",) if recipe.checkpoint.best else ()
-    return {key: values[key] for key in (*keys_with_effect("result"), *evaluations)}
+    keys = keys_with_effect("result")
+    if recipe.checkpoint.best:  # the result is measured on the weights of the best evaluation
+        keys.append("eval.every")
+    return {key: values[key] for key in keys}
 
 
 def file_hashes(recipe: Recipe) -> dict[str, Any]:
-    """Return the hashes of a recipe's files for environment.json: {key: {kind: hash}}."""
-    named = {"plugin": recipe.plugin, "real": recipe.eval.real}
-    return {key: {"file": file_hash(Path(path))} for key, path in named.items() if path}
+    """Return {kind: {"file": hash}} of the plugin and of the labels in eval.real."""
+    paths = {"plugin": recipe.plugin, "real": recipe.eval.real}
+    return {kind: {"file": file_hash(Path(path))} for kind, path in paths.items() if path}
 
 
 def read_record(path: Path, kind: type[Kind]) -> Kind:
@@ -217,8 +218,9 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     Raises:
         UserError: The record is missing or damaged.
     """
-    remedy = "Remove the file, or use another name=." if path.exists() else "Use another name=."
-    return records.require(path, kind, remedy)
+    if path.exists():
+        return records.require(path, kind, "Remove the file, or use another name=.")
+    return records.require(path, kind, "Use another name=.")
 
 
 def read_recorded(folder: Path, key: str) -> dict[str, Any]:
@@ -232,10 +234,10 @@ def read_recorded(folder: Path, key: str) -> dict[str, Any]:
 
 
 def initial_weights(folder: Path) -> dict[str, Any]:
-    """Return what environment.json records about the weights that a run began with.
+    """Return the records of environment.json about the weights that a run began with.
 
-    The result has hashes of the weights under `init` and `teacher`. Under `before` it has the cost
-    of all training before this run, which has made the weights.
+    The keys `init` and `teacher` have hashes of the weights. The key `before` has the cost of the
+    earlier runs that made the weights.
     """
     path = folder / "environment.json"
     content = read_record(path, Environment).content() if path.exists() else {}
@@ -244,11 +246,11 @@ def initial_weights(folder: Path) -> dict[str, Any]:
 
 
 def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
-    """Yield each run that a recipe's initial weights and teachers come from, the latest run first.
+    """Yield the earlier runs that made a recipe's initial weights and teachers, latest run first.
 
     Yields:
-        Folder and recipe of the run. The recipe is None if the run is missing or its recipe cannot
-            be read. Earlier runs are then unknown.
+        Folder and recipe of a run. The recipe is None if the run is missing or its recipe cannot be
+            read. The runs before this run are then unknown.
     """
     yielded: set[Path] = set()
     waiting = [*recipe.sources().values()]
@@ -268,13 +270,13 @@ def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
 
 
 def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
-    """Return the cost of all runs that a run's initial weights and teachers come from.
+    """Return the cost of all earlier runs that made a run's initial weights and teachers.
 
-    `InitSource.upstream_cost` gives the cost of a single source. If several sources are weights of
-    the same run, that run counts once. If the cost of one source is not known, the sum is None.
+    Several weights from the same run count once.
 
     Returns:
-        `{"exaflop": ..., "device_hours": ...}`, each a number or None.
+        `{"exaflop": ..., "device_hours": ...}`, each a number, or None if the cost of a source is
+            unknown.
 
     Raises:
         UserError: As `InitSource.upstream_cost`.
@@ -282,7 +284,8 @@ def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     source_by_run: dict[Path | str, InitSource] = {}
     for source in recipe.sources().values():
         run = source.locate().run
-        source_by_run[run or source.key] = source  # weights of no run count on their own
+        # weights that no run made are listed under the key of the recipe, so they count separately
+        source_by_run[run or source.key] = source
     total: dict[str, float | None] = dict.fromkeys(COSTS, 0.0)
     for source in source_by_run.values():
         for key, cost in source.upstream_cost().items():
@@ -297,10 +300,11 @@ def is_begun(folder: Path) -> bool:
     A run has begun once it has a checkpoint, a row of metrics, an export or a result. A run that
     failed earlier, for example because of a mistake in a plugin, leaves the folder free.
     """
-    metrics, outputs = folder / "metrics.jsonl", (folder / "export", folder / "result.json")
+    metrics = folder / "metrics.jsonl"
     has_rows = metrics.is_file() and metrics.stat().st_size > 0
     checkpoints = list_checkpoints(folder / "checkpoints")
-    return has_rows or any(path.exists() for path in (*outputs, *checkpoints))
+    outputs = (folder / "export", folder / "result.json", *checkpoints)
+    return has_rows or any(path.exists() for path in outputs)
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
@@ -310,26 +314,25 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     values that the folder's run has measured. Weights on the Hub without a commit get the folder's
     commit or, in a new folder, the current commit.
 
-    With resume=RUN@STEP, a run that has no checkpoint yet is completed from the other run. A folder
-    in which no run has begun (`is_begun`) counts as new. The first check is whether recipe.yaml was
-    edited, because everything else is compared with recipe.yaml.
+    With resume=RUN@STEP, a run that has no checkpoint yet is completed from RUN. A folder in which
+    no run has begun (`is_begun`) counts as new.
 
     Returns:
         The same recipe, completed in place.
 
     Raises:
-        UserError: The folder or the other run has another recipe (the message names the keys that
-            differ), or the other run has no such step to begin at.
+        UserError: The folder or RUN has another recipe (the message names the keys that differ), or
+            RUN has no checkpoint of STEP.
     """
     has_begun = is_begun(folder)
-    if has_begun:
+    if has_begun:  # check this first, because all further checks rely on recipe.yaml
         _check_unedited(recipe, folder)
-    # `is_begun` is also true for a run with rows of metrics only. Such a run without a checkpoint
-    # starts again, so it is completed from the other run
+    # A run with rows of metrics has begun, but starts again if it has no checkpoint. Such a run is
+    # also completed from the trunk, the run of resume=RUN@STEP.
     has_state = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
     if recipe.trunk and not has_state:
         _complete_from_trunk(recipe, recipe.trunk.folder)
-    # without result.json and environment.json, `_check_unedited` allows recipe.yaml to be missing
+    # a run that has begun may lack recipe.yaml: without RECORDS, `_check_unedited` allows this
     if not (folder / "recipe.yaml").exists() or not has_begun:
         _pin_revisions(recipe)
         return recipe
@@ -338,23 +341,29 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     recipe_before = _completed_from(folder, recipe)
     differing = differences(computed_values(recipe_before), computed_values(recipe))
     if differing:
-        text = f"{folder} holds a run of another recipe: {', '.join(map(str, differing))}"
-        # nobody should remove a folder while it is written
-        hint = "Use another name=." if lock.is_held(folder) else FOLDER_HINT
-        raise UserError(f"name={recipe.name}: {text}. {hint}")
+        keys = ", ".join(map(str, differing))
+        # do not recommend to remove a folder that another process is writing
+        if lock.is_held(folder):
+            raise UserError(
+                f"name={recipe.name}: {folder} holds a run of another recipe: {keys}. "
+                "Use another name=."
+            )
+        raise UserError(
+            f"name={recipe.name}: {folder} holds a run of another recipe: {keys}. {FOLDER_HINT}"
+        )
     return recipe
 
 
 def _complete_from_trunk(recipe: Recipe, trunk: Path) -> None:
-    """Complete a recipe that has resume=RUN@STEP with values of RUN, and check that RUN fits.
+    """Complete a recipe with resume=RUN@STEP from the recipe of RUN, and check that RUN fits.
 
     Args:
         recipe: Recipe to complete.
-        trunk: Folder of RUN, at whose checkpoint the recipe's run begins.
+        trunk: Folder of RUN.
 
     Raises:
-        UserError: There is no such run, its recipe was edited or differs, or it has no checkpoint
-            of the step.
+        UserError: RUN does not exist, has a different or edited recipe, or has no checkpoint of
+            STEP.
     """
     if not (trunk / "recipe.yaml").exists():
         raise recipe.error("resume", f"{trunk} holds no run. Check the path.")
@@ -367,7 +376,7 @@ def _complete_from_trunk(recipe: Recipe, trunk: Path) -> None:
 def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
     """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe.
 
-    Both recipes are changed. `recipe` takes over the precision if it is "auto", the measured mean
+    Both recipes are changed in place. `recipe` takes over a precision for "auto", the measured mean
     and standard deviation of the images, and the commits of weights on the Hub. The folder's recipe
     takes over new paths of local weights that were moved.
     """
@@ -385,20 +394,20 @@ def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
 
 
 def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
-    """Check that another run takes the same steps up to the step where a recipe's run begins.
+    """Check that a run with resume=RUN@STEP would take the same steps as RUN up to STEP.
 
-    With resume=RUN@STEP a run begins at a checkpoint of another run, its trunk. With
-    optim.schedule=wsd, nothing depends on the length of a run before the decay of the learning
-    rate. Therefore a run that continues a trunk equals, to the bit, a run of the same length from
-    the start, and has the same hash. The training state and result.json say where the run began.
+    RUN is called the trunk. With optim.schedule=wsd, the steps before the decay of the learning
+    rate do not depend on the length of the run. Therefore a run that continues a trunk equals, to
+    the bit, a run of the same length from step 0, and has the same hash. The training state and
+    result.json say where the run began.
 
     Args:
-        recipe: Recipe of the run that begins at a step of the trunk.
-        trunk: Recipe of the trunk.
+        recipe: Recipe of the run with resume=RUN@STEP.
+        trunk: Recipe of RUN.
 
     Raises:
         UserError: The recipes differ in other keys than the length of the run (`optim.steps`,
-            `optim.decay`), or the other run decays before that step.
+            `optim.decay`), or RUN decays before STEP.
     """
     differing = differences(computed_values(trunk), computed_values(recipe), undecided=LENGTH)
     if differing:
@@ -412,38 +421,45 @@ def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
 
 
 def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
-    """Check that the checkpoint that a recipe begins at exists.
+    """Check that RUN has a checkpoint of STEP, for a recipe with resume=RUN@STEP.
 
     Raises:
-        UserError: It does not exist; the message names the options that would have kept it.
+        UserError: The checkpoint is missing. The message names the options that would have kept the
+            checkpoint.
     """
     assert recipe.trunk is not None
     folder, step = recipe.trunk
     saved = [step_of(path) for path in list_checkpoints(folder / "checkpoints")]
     if step not in saved:
         keys = options_to_keep(trunk_recipe, step)
-        kept = f" To keep this step, the run needed {keys}." if keys else ""
         steps = ", ".join(map(str, saved)) or "none"
-        text = f"the run has no checkpoint of this step. Steps to use: {steps}.{kept}"
-        raise recipe.error("resume", text)
+        if keys:
+            raise recipe.error(
+                "resume",
+                f"the run has no checkpoint of this step. Steps to use: {steps}. To keep this step,"
+                f" the run needed {keys}.",
+            )
+        raise recipe.error(
+            "resume", f"the run has no checkpoint of this step. Steps to use: {steps}."
+        )
 
 
 def options_to_keep(trunk: Recipe, step: int) -> str:
-    """Return the options with which a run keeps the checkpoint of a step until its end.
+    """Return the options with which a run still has the checkpoint of a step at the end.
 
     A run saves a checkpoint at every multiple of `checkpoint.every` and after the last step, and
-    keeps the latest `checkpoint.keep` of them. The result is for example
-    `checkpoint.every=600 checkpoint.keep=3`, or empty if the run's options keep the checkpoint.
+    keeps the latest `checkpoint.keep` checkpoints. An example of the result is
+    `checkpoint.every=600 checkpoint.keep=3`. The result is empty if the run's options are enough.
 
     Args:
         trunk: Recipe of the run.
         step: Step of the checkpoint.
     """
     settings, steps = trunk.checkpoint, trunk.optim.steps
-    # if the run does not save this step, checkpoint.every=step saves this step as the first
+    # if the run does not save this step, use checkpoint.every=step, so that this step is the first
     every = settings.every if step % settings.every == 0 else step
-    num_saved = -(-steps // every)  # ceil(steps / every), as the last step is saved, too
-    num_earlier = step // every - 1  # checkpoints before this step, which may be removed
+    num_saved = -(-steps // every)  # ceil(steps / every), because the last step is saved, too
+    num_earlier = step // every - 1  # number of checkpoints before this step, which may be removed
     keep = num_saved - num_earlier
     if every == settings.every and keep <= settings.keep:
         return ""
@@ -455,8 +471,8 @@ def planned_differences(
 ) -> list[str]:
     """Describe the differences between recipe.yaml and a study's plan.
 
-    The mean and the standard deviation of the images are not compared if the plan leaves them open,
-    because then the run itself measures them.
+    The mean and the standard deviation of the images are not compared if the run measured the
+    values, because the plan did not set any.
 
     Args:
         values: `{dotted key: value}` of recipe.yaml.
@@ -468,17 +484,17 @@ def planned_differences(
     """
     written = {key: value for key, value in values.items() if key in planned}
     pixel_values = {key: planned[f"data.{key}"] for key in PIXEL_KEYS if f"data.{key}" in planned}
-    # `unmeasured` returns which of "mean" and "std" the run has to measure
+    # keys of the values ("mean", "std") that the plan leaves open, so the run measures the values
     measured_keys = {f"data.{key}" for key in unmeasured(Data(**pixel_values))}
     differing = differences(written, planned, measured_keys.union(undecided))
     return [str(difference) for difference in differing]
 
 
 def _check_unedited(recipe: Recipe, folder: Path) -> None:
-    """Check that recipe.yaml is the file that the folder's run was made with.
+    """Check that recipe.yaml has not changed since the folder's run was made.
 
-    result.json and environment.json hold the hash of the recipe. A record without a hash, which an
-    earlier version wrote, only requires that recipe.yaml exists.
+    recipe.yaml is compared with the hashes of the recipe in result.json and environment.json. If an
+    earlier version has recorded no hash, recipe.yaml only has to exist.
 
     Raises:
         UserError: recipe.yaml was edited or removed, or result.json or environment.json was written
@@ -489,22 +505,25 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
         if not record.exists():
             continue
         recorded_hash = read_record(record, WithRecipe).recipe
-        is_unedited = path.exists() and (
-            recorded_hash in (None, written_hash(flatten(load_yaml(path))))
-        )
+        is_unedited = False
+        if path.exists():
+            hash_now = written_hash(flatten(load_yaml(path)))
+            is_unedited = recorded_hash in (None, hash_now)
         if not is_unedited:
-            text = f"{path} is missing or has changed since {record.name} was written"
-            raise UserError(f"name={recipe.name}: {text}. Restore the file, or use another name=.")
+            raise UserError(
+                f"name={recipe.name}: {path} is missing or has changed since {record.name} was "
+                "written. Restore the file, or use another name=."
+            )
 
 
 def _pin_revisions(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
     """Replace the revisions of weights on the Hub by commits.
 
-    The commits come from the folder's recipe if it has the same repository, else from the Hub.
+    The commit comes from `recipe_before` if it names the same repository, otherwise from the Hub.
     """
-    known = recipe_before.sources() if recipe_before else {}
+    sources_before = recipe_before.sources() if recipe_before else {}
     for key, source in recipe.sources().items():
-        place, before = source.place, known.get(key)
+        place, before = source.place, sources_before.get(key)
         if not source.is_on_hub or hub_files.is_pinned(place):
             continue
         if before and hub_files.split_place(before.place)[0] == hub_files.split_place(place)[0]:
@@ -514,23 +533,22 @@ def _pin_revisions(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
 
 
 def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -> None:
-    """Accept other paths of local weights if the weights have the recorded hashes.
+    """Accept new paths of local weights if the weights have the recorded hashes.
 
-    The weights were then moved or copied. Their new paths replace the old paths in
-    `recipe_before`, so that comparing the recipes finds no difference. No file is written.
+    Such weights were moved or copied. The new paths replace the old paths in `recipe_before`, so
+    that the recipes do not differ in the paths. No file is written.
 
     Args:
-        recipe: Recipe that the user asks for.
-        recipe_before: Recipe of the folder's run, which the function changes.
+        recipe: Recipe with the new paths.
+        recipe_before: Recipe of the folder's run, changed in place.
         folder: Folder of the run.
     """
     sources_before = recipe_before.sources()
     for key, source in recipe.sources().items():
         if key not in sources_before or sources_before[key] == source:
             continue
-        # hashes of the weights by name, empty if the weights are not local
-        hashes_now = source.identity()
-        # local weights have the hash of their file under "file"
+        hashes_now = source.identity()  # {name: hash}, empty if the weights are not local
+        # for local weights, the name "file" has the hash of the file
         hashes_before = initial_weights(folder).get(source.kind, {})
         differing = differences(facts(source.kind, hashes_before), facts(source.kind, hashes_now))
         if hashes_now and "file" in hashes_before and not differing:
@@ -538,10 +556,9 @@ def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -
 
 
 def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that files are the same as when a run was made, by their hashes in environment.json.
+    """Check that images, weights, plugin and labels have the hashes recorded in environment.json.
 
-    The files are images, initial weights, a plugin and labels. A file that is missing now, or that
-    environment.json does not mention, is not compared.
+    A file that is missing now, or that environment.json does not mention, is not compared.
 
     Args:
         recipe: The recipe of the run.
@@ -553,7 +570,7 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         UserError: Some facts differ, or a plugin was added or left out.
     """
     for kind, facts_now in now.items():
-        # `facts` writes the kind in front of each name, such as "data:train"
+        # `facts` puts the kind in front of each name, such as "data:train"
         differing = differences(facts(kind, read_recorded(folder, kind)), facts(kind, facts_now))
         if not differing:
             continue
@@ -567,25 +584,28 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         else:
             options = {source.kind: source.option for source in recipe.sources().values()}
             option = options[kind]
-            # "weights" and "file" are hashes of weights. Other names, such as pool, are options of
-            # the network, which the message names
+            # "weights" and "file" are the names of hashes of weights. Other names are options of
+            # the network, such as pool. The message lists these options.
             files = "weights" if {"weights", "file"} & {*names} else ", ".join(names)
-        # the folder of another run that a run resumes from must not be removed
-        is_trunk = recipe.trunk is not None and folder == recipe.trunk.folder
-        remedy = "Leave out resume=." if is_trunk else FOLDER_HINT
+        # do not recommend to remove the folder if it is another run, named in resume=RUN@STEP
+        if recipe.trunk is not None and folder == recipe.trunk.folder:
+            raise UserError(
+                f"{option}: this command and the run in {folder} have different {files}. "
+                "Leave out resume=."
+            )
         raise UserError(
-            f"{option}: this command and the run in {folder} have different {files}. {remedy}"
+            f"{option}: this command and the run in {folder} have different {files}. {FOLDER_HINT}"
         )
 
 
 def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
-    """Return how a recipe differs from a finished run in the keys that change only the result.
+    """Return how a recipe differs from a finished run in the keys of `result_options`.
 
-    `result_options` lists these keys. `eval.real` is the path of a file of labels. This function
-    only compares whether it is set, because `check_facts` compares the hash of the file.
+    These keys change the result but not the training.
     """
     before = read_recorded(folder, "options")
     now = result_options(recipe)
+    # compare only whether eval.real is set, because `check_facts` compares the hash of the file
     for values in (before, now):
         values["eval.real"] = bool(values.get("eval.real"))
     # a key that was not recorded counts as null
@@ -595,34 +615,35 @@ def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
 
 
 def check_options(recipe: Recipe, folder: Path) -> None:
-    """Check that a finished run's result contains what the recipe requests.
+    """Check that a finished run has the recipe's values of `result_options`, such as `eval.test`.
 
     Raises:
-        UserError: The run finished with other values of the keys that change only the result, such
-            as `eval.test`.
+        UserError: The run has other values.
     """
     changed = changed_options(recipe, folder)
     if changed:
         names = ", ".join(map(str, changed))
-        text = f"the run in {folder} has finished with other values: {names}"
-        raise UserError(f"name={recipe.name}: {text}. {FOLDER_HINT}")
+        raise UserError(
+            f"name={recipe.name}: the run in {folder} has finished with other values: {names}. "
+            f"{FOLDER_HINT}"
+        )
 
 
 def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
-    """Check that a finished run had the images, weights and files that its recipe now names.
+    """Check that a finished run was made with the images, weights and files of the recipe.
 
-    `Run.reconcile` has already compared the recipe.
+    `Run.reconcile` must have compared the recipe before.
 
     Args:
         run: The finished run.
-        fingerprint: Function that returns the fingerprints of the recipe's images.
+        fingerprint: Function that returns the hashes of the recipe's images.
 
     Returns:
         Warnings about images and weights that are missing on this machine, and so were not checked.
 
     Raises:
-        UserError: The run has other images, weights or files, which the message names, or the run
-            was continued from another run, or from another step, than resume= says.
+        UserError: The run was made with other images, weights or files, which the message names, or
+            was continued from another run or step than resume= says.
     """
     recipe, folder, result = run.recipe, run.folder, run.result()
     check_start(recipe, result.trunk if result else None)
@@ -637,25 +658,27 @@ def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
     warnings = []
     for source, hashes in weights:
         if source.is_local and not hashes:
-            text = "the weights were not found, so they were not compared with the finished run"
-            warnings.append(f"{source.option}: {text}")
+            warnings.append(
+                f"{source.option}: the weights were not found, so they were not compared with the "
+                "finished run"
+            )
     if image_warning:
         warnings.append(image_warning)
     return warnings
 
 
 def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
-    """Check that resume=RUN@STEP names the run and the step that the run was continued from.
+    """Check that a run began where resume=RUN@STEP says.
 
-    A run that began at step 0 fits every RUN@STEP, because it has the same weights to the bit as a
-    run that was continued from RUN. For the same reason, a recipe without resume=RUN@STEP fits
-    every run. Runs are compared by the name of the folder, because the folder may have been moved
-    or removed.
+    A run that began at step 0 fits every RUN@STEP, because a run that was continued from RUN has
+    the same weights to the bit. For the same reason, a recipe without resume=RUN@STEP fits every
+    run. Only the name of RUN's folder is compared, because the folder may have been moved or
+    removed.
 
     Args:
-        recipe: Recipe of the run, with resume=RUN@STEP or without.
-        began: Where the run began, as its result.json says: the name `run` of the other run, and
-            its `step`. None for a run that began at step 0.
+        recipe: Recipe of the run, with or without resume=RUN@STEP.
+        began: Other run and step at which the run began, as in result.json: `{"run": name, "step":
+            step}`. None for a run that began at step 0.
 
     Raises:
         UserError: The run was continued from another run or another step.
@@ -665,12 +688,14 @@ def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
         return
     run, step = began["run"], began["step"]
     if (run, step) != (trunk.folder.name, trunk.step):
-        text = f"this run has begun already, from step {step} of run {run}. Leave out resume=."
-        raise recipe.error("resume", text)
+        raise recipe.error(
+            "resume",
+            f"this run has begun already, from step {step} of run {run}. Leave out resume=.",
+        )
 
 
 def check_same_plugin(run: "Run") -> None:
-    """Check, before a run is resumed, that its plugin file has not changed.
+    """Check that the plugin file has not changed since the run began.
 
     Images and initial weights are compared later, when they are read.
 
@@ -683,11 +708,11 @@ def check_same_plugin(run: "Run") -> None:
 
 
 def describe_remeasurement(run: "Run") -> str:
-    """Return a line to print if a finished training run must be measured again, else "".
+    """Return a line to print if a finished training run is to be measured again, otherwise "".
 
-    A run is measured again, with the same weights, if the recipe now sets `eval.test` or
-    `eval.real`, which measure after the last step, and nothing else has changed. The checkpoint of
-    the last step is needed.
+    A run is measured again, with the same weights, if the recipe now also sets `eval.test` or
+    `eval.real`, which measure after the last step. Nothing else may have changed, and the
+    checkpoint of the last step must exist.
     """
     recipe = run.recipe
     changed = changed_options(recipe, run.folder)
@@ -704,45 +729,47 @@ def describe_remeasurement(run: "Run") -> str:
 
 
 def read_finished(run: "Run", fingerprint: Fingerprint) -> Result | None:
-    """Return the result that another process has written in the meantime, or None.
+    """Return the result if another process has finished the run in the meantime, or None.
 
-    The caller holds the run's lock, and has written nothing yet. Warnings of `check_finished` are
-    printed. If the run is to be measured again, result.json is removed and None is returned.
+    Call this function with the run's lock, before anything is written. Warnings of `check_finished`
+    are printed. If the run is to be measured again, remove result.json and return None.
 
     Raises:
-        UserError: The folder now holds another run, or the result is for other images.
+        UserError: The folder now holds another run, or a result for other images.
     """
     run.reconcile()
     result = run.result()
-    if result is not None and describe_remeasurement(run):
+    if result is None:
+        return None
+    if describe_remeasurement(run):
         (run.folder / "result.json").unlink()  # written again when the run ends
         return None
-    if result is not None:
-        for warning in check_finished(run, fingerprint):
-            print(f"warning: {warning}", flush=True)
+    for warning in check_finished(run, fingerprint):
+        print(f"warning: {warning}", flush=True)
     return result
 
 
 def why_not_planned(
     run: Path, values: Values, options: Values, undecided: Collection[str] = ()
 ) -> str:
-    """Return why a folder does not hold the run that a study plans, or an empty text.
+    """Return why a folder holds another run than a study plans, or an empty text.
 
     The folder may hold a run of another recipe, a copied or edited run, or a run that started from
-    other weights. The run need not have finished. A folder in which no run has begun is free for
-    the planned run, so the result is empty too.
+    other weights. The result is empty if the folder holds the planned run, finished or not, or if
+    no run has begun in the folder.
 
     Args:
         run: Folder of the run.
-        values: `{dotted key: value}` of the task that decide its computation and its result.
-        options: `{dotted key: value}` of the task. Values chosen among tries appear only here.
+        values: `{dotted key: value}` of the planned run that decide its computation and its result.
+        options: `{dotted key: value}` of all options of the planned run. Values that the study has
+            chosen among several tries are only here.
         undecided: Keys whose values are not chosen yet.
 
     Raises:
         UserError: result.json or environment.json in the folder is damaged.
     """
-    files = {name for name in ("recipe.yaml", *RECORDS) if (run / name).exists()}
-    if not files or not is_begun(run):
+    existing = {name for name in ("recipe.yaml", *RECORDS) if (run / name).exists()}
+    if not existing or not is_begun(run):
         return ""
     try:
         written = flatten(load_yaml(run / "recipe.yaml"))
@@ -750,20 +777,21 @@ def why_not_planned(
         return "recipe.yaml is missing or damaged"
     if written.get("name") != run.name:
         return f"recipe.yaml belongs to a run called {written.get('name')}"
-    environment, is_finished = None, "result.json" in files
-    if is_finished or "environment.json" in files:
+    environment, is_finished = None, "result.json" in existing
+    if is_finished or "environment.json" in existing:
         environment = records.require(run / "environment.json", Environment, STUDY_HINT)
     without_effect = environment.free if environment else []
     if is_finished:
         recorded_hash = records.require(run / "result.json", Result, STUDY_HINT).recipe
         if recorded_hash != written_hash(written, without_effect):
             return "result.json was made with another recipe.yaml"
-    recipe_keys = all_keys()
+    # weights are compared last, by their hashes
     weights = sources({"init": SCRATCH, **options})
+    keys_to_compare = all_keys().keys() - weights.keys()
     planned = experiment_values(
-        {key: value for key, value in options.items() if key in recipe_keys and key not in weights}
+        {key: value for key, value in options.items() if key in keys_to_compare}
     )
-    # keys that change only the result may change until the run has finished
+    # the user may change keys that change only the result until the run has finished
     planned |= values if is_finished else experiment_values(values, without_effect)
     if planned.get("compute.precision") == "auto":
         undecided = [*undecided, "compute.precision"]
@@ -787,9 +815,8 @@ def _other_weights(
 ) -> str:
     """Return why the weights that a run began with are not the planned weights, or an empty text.
 
-    The hashes of the weights are compared. They are computed again only if the file was modified
-    since. If the weights are not on this machine, or if environment.json does not describe them,
-    only their names are compared.
+    The hashes of the weights are compared. If the planned weights are not on this machine, or if
+    environment.json has no hashes, only the names of the weights are compared.
 
     Args:
         source: Planned weights, the value of `init` or of a teacher.
@@ -797,15 +824,15 @@ def _other_weights(
         recorded: Hashes of the weights in environment.json, or empty.
 
     Returns:
-        A sentence without a full stop, because the caller ends the sentence.
+        A sentence without the full stop.
     """
     recorded_source = InitSource(str(written.get(source.key, SCRATCH)), source.key)
     weights_text = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
     hashes: dict[str, Any] = {}
     if source.is_local:
         path = Path(source.place)
-        weights = path if path.is_file() else path / "export" / "model.safetensors"
-        modified_ns = weights.stat().st_mtime_ns if weights.exists() else 0
+        file = path if path.is_file() else path / "export" / "model.safetensors"
+        modified_ns = file.stat().st_mtime_ns if file.exists() else 0
         try:
             hashes = _hashes_of_weights(source, modified_ns)
         except UserError as error:
@@ -814,32 +841,29 @@ def _other_weights(
         if differences(facts(source.kind, recorded), facts(source.kind, hashes)):
             return f"the {weights_text} differ from the weights of {source.public_name}"
         return ""
-    # recipes name weights on the Hub together with a commit
-    recorded_name, name = (
-        compared.public_name.partition("@")[0] for compared in (recorded_source, source)
-    )
-    if recorded_name == name:
+    recorded_name, name = recorded_source.public_name, source.public_name
+    # compare names on the Hub without revisions, because recipe.yaml has a commit
+    if recorded_name.partition("@")[0] == name.partition("@")[0]:
         return ""
-    recorded_place = f"{recorded_source.key}={recorded_source.public_name}"
-    return f"the {weights_text} come from {recorded_place} and not from {source.public_name}"
+    return f"the {weights_text} come from {recorded_source.key}={recorded_name} and not from {name}"
 
 
 @functools.lru_cache(maxsize=64)  # several runs of a study start from the same weights
 def _hashes_of_weights(source: InitSource, modified_ns: int) -> dict[str, Any]:
-    """Return `source.identity()`, computed again only if the file was modified at another time."""
+    """Return `source.identity()`, cached until the time of the file's modification changes."""
     return source.identity()
 
 
 def training_images(run: Path) -> tuple[str, ...]:
     """Return the options that choose a run's training images, labels and groups.
 
-    A group holds images that belong together, such as those of one patient (data.group). The
-    result is empty for a stream, because only the first images of a stream are known.
+    A group (data.group) is a set of images that belong together, such as the images of a patient.
+    The result is empty for a stream, because only the first images of a stream are known.
     """
     written = flatten(load_yaml(run / "recipe.yaml"))
     if written.get("data.stream"):
         return ()
     keys = [*TRAIN_SPLIT_KEYS, "data.group"]
     if not written.get("data.path"):
-        keys.append("data.size")  # generated images, without a path, are drawn at this size
+        keys.append("data.size")  # images without a path are generated at this size
     return tuple(f"{key}={written.get(key)}" for key in keys)

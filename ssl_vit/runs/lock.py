@@ -1,9 +1,8 @@
 """Lock folders and processes: a single writer of a folder, a single job of a process. No torch.
 
-A folder's lock is `filelock`'s flock on the file `lock`. The operating system releases the lock
-when the process ends in any way; until then, only the holder can. The file names the holder for
-others to read, but only the lock itself keeps a second writer out. A held folder also notices if it
-is moved or removed.
+A folder's lock is `filelock`'s flock on the file `lock`. When the process ends in any way, the
+operating system releases the lock. The content of the file names the holder for other processes to
+read, but only the flock keeps a second writer out. A held folder also notices a move or removal.
 """
 
 import json
@@ -20,23 +19,23 @@ from filelock import FileLock, Timeout
 from ..errors import UserError
 
 FILE = "lock"
-HOLDER_WAIT = 1.0  # seconds that a second writer waits for the first writer's line in the file
+HOLDER_WAIT = 1.0  # seconds that a second writer waits until the file names the first writer
 OURS: set[Path] = set()  # folders that this process writes
 _PROCESS = threading.RLock()
 _JOBS: list[str] = []  # the jobs that hold _PROCESS, the outermost first
 
 
 class HeldFolder:
-    """Folder with an open file descriptor, by which a move is noticed."""
+    """Folder with an open file descriptor, which shows whether the folder was moved."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_in_place(self) -> bool:
-        """Return whether the folder still has its path, so was neither moved nor removed.
+        """Return whether the folder is still at its path: neither moved nor removed.
 
-        The answer is True, too, if the file system does not answer.
+        If the file system does not answer, the result is also True.
         """
         try:
             return os.path.samestat(self.folder.stat(), os.fstat(self.descriptor))
@@ -52,8 +51,8 @@ class HeldFolder:
 def check_outside(name: str, folder: Path) -> None:
     """Check that a folder is not inside a run's folder.
 
-    A run's folder holds both recipe.yaml and environment.json. recipe.yaml alone may be the user's:
-    with a recipe.yaml next to runs/, new runs in runs/ must not be refused.
+    A run's folder holds both recipe.yaml and environment.json. A folder with only recipe.yaml is
+    not a run: users may keep a recipe.yaml of their own next to runs/.
 
     Args:
         name: Value of name=, for the error message.
@@ -72,19 +71,19 @@ def check_outside(name: str, folder: Path) -> None:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a process writes the folder, according to the lock file. Nothing is locked."""
+    """Return whether a process writes the folder, according to the lock file. Take no lock."""
     return writer(folder) is not None
 
 
 def writer(folder: Path) -> str | None:
     """Describe the process that writes the folder, according to the lock file, or return None.
 
-    The text is like `process 12 on gpu7 since 2026-11-27 06:30:00`. No process writes if the file
-    is missing or empty, or names a process of this machine that has ended. A process of another
-    machine counts as alive, because this machine cannot tell.
+    An example is `process 12 on gpu7 since 2026-11-27 06:30:00`. Return None if the file is missing
+    or empty, or names a process of this machine that has ended. A process of another machine counts
+    as alive, because this machine cannot tell.
     """
     path = folder / FILE
-    if not path.is_file():  # reading a pipe would block
+    if not path.is_file():  # for example a named pipe, whose reading would block
         return None
     try:
         holder = json.loads(path.read_text(errors="replace"))
@@ -94,8 +93,8 @@ def writer(folder: Path) -> str | None:
         return None
     pid, host = holder["pid"], holder.get("host")
     if host == socket.gethostname():
-        # An ended process may have had the number of this process, above all in a container. OURS
-        # holds the folders whose locks this process holds
+        # An ended process may have had the same number as this process, above all in a container.
+        # So look up the folder in OURS, the folders that this process has locked.
         if pid == os.getpid():
             return "this process" if folder.resolve() in OURS else None
         if not _is_alive(pid):
@@ -105,7 +104,7 @@ def writer(folder: Path) -> str | None:
 
 
 def wait_until_free(folder: Path) -> None:
-    """Wait until nobody holds a folder's lock, on this or another machine."""
+    """Wait until no process of any machine holds a folder's lock."""
     path = folder / FILE
     if path.is_file():
         with suppress(OSError), FileLock(path, poll_interval=1.0, fallback_to_soft=False):
@@ -117,18 +116,17 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # the process of another user
+    except PermissionError:  # the process exists, but belongs to another user
         return True
     return pid > 0
 
 
 @contextmanager
 def hold_process(job: str, nested: bool = False) -> Iterator[None]:
-    """Keep other jobs from starting in this process while the body runs.
+    """Keep other jobs from starting in this process while the `with` block runs.
 
     Jobs cannot share a process, because each job sets the process group, the number of threads and
-    the state of random numbers. Another thread is kept out by a reentrant lock. The same thread can
-    acquire the lock again, so the list of running jobs decides whether it may start a second job.
+    the state of random numbers.
 
     Args:
         job: Name of the job in error messages.
@@ -137,6 +135,8 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
     Raises:
         UserError: Another job has not ended.
     """
+    # The lock keeps other threads out. It is reentrant, so for this thread the list of running jobs
+    # decides.
     is_acquired = _PROCESS.acquire(blocking=False)
     try:
         if not is_acquired or (_JOBS and not nested):
@@ -157,18 +157,18 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
 
 @contextmanager
 def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
-    """Keep other writers out of a folder while the body runs, also other threads of this process.
+    """Keep other processes and threads from writing a folder while the `with` block runs.
 
     Args:
         folder: Folder to hold, created if it does not exist.
         out: Value of out=, for error messages.
 
     Raises:
-        UserError: Another writer holds the folder, it cannot be written, or its file system has no
-            locks.
+        UserError: Another writer holds the folder, the folder cannot be written, or the file system
+            has no locks.
     """
     path = folder / FILE
-    # no fallback on file systems without locks: a fallback's file outlives a killed process
+    # filelock must not fall back to a plain file, which would stay after a process is killed
     lock = FileLock(path, blocking=False, fallback_to_soft=False)
     with ExitStack() as stack:
         try:
@@ -193,8 +193,8 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
         OURS.add(resolved)
         stack.callback(OURS.discard, resolved)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        line = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
-        path.write_text(json.dumps(line))
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": since}
+        path.write_text(json.dumps(holder))
         try:
             yield held_folder
         finally:
@@ -206,8 +206,7 @@ def hold(folder: Path, out: str) -> Iterator[HeldFolder]:
 def _holder(folder: Path) -> str:
     """Describe the process that holds a folder's lock.
 
-    The process may not have written its line yet, so the function waits up to `HOLDER_WAIT`
-    seconds.
+    Wait up to `HOLDER_WAIT` seconds, because the process may not have written the lock file yet.
     """
     end = time.monotonic() + HOLDER_WAIT
     holder = writer(folder)

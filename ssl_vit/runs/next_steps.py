@@ -12,35 +12,37 @@ from ..recipe.images import READING, SPLIT_KEYS
 from ..recipe.schema import Recipe, defaults
 from .identity import read_recorded, runs_before
 
-LABELLED = "LABELLED_IMAGES"  # to be replaced by the place of labelled images
+LABELLED = "LABELLED_IMAGES"  # placeholder for the path of labelled images
 PRETRAIN_AND_LABELLED = (
-    "THESE_AND_LABELLED_IMAGES"  # the same for a study, which also pre-trains on these images
+    "THESE_AND_LABELLED_IMAGES"  # placeholder in a study, which also pre-trains on these images
 )
-SAME_KEYS = ("data.size", "data.channels", "data.range")  # kept for images of another place
-# Reasons why features were not compared, for which images of another place are needed
+SAME_KEYS = ("data.size", "data.channels", "data.range")  # stay the same for other images
+# Reasons why features were not compared. The next command then needs other images.
 NO_LABELS = "the images have no labels"
 NO_CLASSES = "the folders may be no classes"
 
 
 class NextCommand(NamedTuple):
-    """Description of what a command does, and the command."""
+    """Suggested command, with a description of what the command does."""
 
     what: str
     command: str
 
 
 def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -> list[NextCommand]:
-    """Return commands for a finished run.
+    """Return commands to run after a finished run.
 
     After pre-training: compare with tuned training from scratch, measure the encoder, fine-tune it.
     After fine-tuning: look at the encoder, write its features, compare with other runs.
+
+    If the run's images have no labels or are a stream, the commands contain a placeholder for other
+    images.
 
     Args:
         folder: The folder of the finished run, as the user would type it.
         out: The folder for the runs that the commands make.
         recipe: The recipe of the run.
-        labelled: Whether the run's images have labels. If not, and for a stream, which has no test
-            images, the commands leave a place for other images.
+        labelled: Whether the run's images have labels.
     """
     init = f"init={folder}"
     plugin = [f"plugin={recipe.plugin}"] if recipe.plugin else []
@@ -65,27 +67,28 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
 def main_step(
     folder: Path, recipe: Recipe, not_compared: str | None, has_scratch: bool
 ) -> NextCommand | None:
-    """Return the one next step that the terminal and the page of a finished run name, or None.
+    """Return the next step that the terminal and the page of a finished run suggest, or None.
 
-    After supervised pre-training, and after an evaluation of untrained weights, there is none.
-    Otherwise the next step is the first of these cases that applies:
+    After supervised pre-training, and after an evaluation of untrained weights, return None.
+    Otherwise, the first case that applies decides:
 
-    - If a command can measure whether the pre-training helps: that command.
-    - After fine-tuning: training from scratch for comparison, or nothing if there is a comparable
-      run from scratch.
-    - If the features of a pre-training were not compared with untrained weights: measure the
-      features on labelled images.
+    - A study can measure whether the pre-training helps: suggest the study.
+    - The run is a fine-tuning: suggest training from scratch for comparison, or nothing if a
+      comparable run from scratch exists.
+    - The features were not compared with untrained weights: measure the features on labelled
+      images.
     - Otherwise: fine-tune the encoder.
 
     Args:
         folder: Folder of the run or evaluation.
         recipe: Recipe of the run or evaluation.
-        not_compared: Why features were not compared with untrained weights, if they were not.
+        not_compared: Reason why features were not compared with untrained weights. None if they
+            were compared.
         has_scratch: Whether a comparable run from scratch exists.
     """
-    # if the plugin is not loaded, `declared` has only the facts that its runs have recorded
+    # without the plugin of an objective, this is what the runs of the plugin have recorded
     declared = declaration.find_objective_or_stub(recipe.objective)
-    objectives = declared.trained(recipe)  # several if the run trains a sum
+    objectives = declared.trained(recipe)  # several objectives if the run trains a sum
     learns_only_labels = all(objective.labels for objective in objectives)
     if recipe.trains and not recipe.fine_tunes and learns_only_labels:
         return None
@@ -98,43 +101,44 @@ def main_step(
         if command:
             return NextCommand("measure whether pre-training helps", command)
     if recipe.fine_tunes:
-        return (
-            None
-            if has_scratch
-            else NextCommand("train from scratch for comparison", from_scratch(folder))
-        )
+        if has_scratch:
+            return None
+        return NextCommand("train from scratch for comparison", from_scratch(folder))
     if not_compared:
         command = evaluation(folder, folder.parent, recipe, labelled)
         return NextCommand("measure the features on images with labels", command)
     if recipe.trains:
         command = _fine_tune_run(folder, folder.parent, recipe, labelled)
-    else:  # an evaluation has no weights, so the evaluated encoder is fine-tuned on its images
+    else:  # an evaluation makes no weights, so fine-tune the evaluated encoder on the same images
         options = [f"init={recipe.init}", *_image_options(recipe)]
         command = typed_command("finetune", "recipe=finetune", *options)
     return NextCommand("fine-tune the encoder", command)
 
 
 def has_labels(not_compared: str | None) -> bool:
-    """Return whether a run's images have labels, by the reason why features were not compared."""
+    """Return whether a run's images have labels.
+
+    Args:
+        not_compared: Reason why the run's features were not compared with untrained weights.
+    """
     return not (not_compared or "").startswith((NO_LABELS, NO_CLASSES))
 
 
 def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
-    """Return the command of the study that measures whether a pre-training helps fine-tuning.
+    """Return the command of a study that measures whether a pre-training helps fine-tuning.
 
     The study compares the pre-training with tuned training from scratch or, if the pre-training
     began with other weights, with these weights. The result is empty if the objective learns labels
     or comes from a plugin, because the study does not support such objectives.
 
-    Without labelled images, the command has a word that the user replaces by a folder of images.
-    Images that are read as a stream are not used either, because no test images can be held out
-    from a stream.
+    Without labelled images, the command contains a placeholder for an image folder. The same holds
+    for a stream of images, because no test images can be held out from a stream.
 
     Args:
         pretraining: Recipe with the objective and the model.
         labelled: Recipe with labelled images, or None if no labelled images are known.
     """
-    # if the plugin is not loaded, `declared` has only the facts that its runs have recorded
+    # without the plugin of an objective, this is what the runs of the plugin have recorded
     declared = declaration.find_objective_or_stub(pretraining.objective)
     learns_labels = any(part.labels for part in declared.trained(pretraining))
     if learns_labels or pretraining.plugin:
@@ -155,14 +159,14 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
 def _fine_tune_run(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
     """Return the command that fine-tunes a run's encoder.
 
-    The new run reads the same images as the run, so their options are not needed.
+    With init=RUN, the command reads the images of RUN by default.
     """
     tested = _options_for_test_images(folder, recipe, labelled)
     return typed_command("finetune", "recipe=finetune", f"init={folder}", *tested, f"out={out}")
 
 
 def from_scratch(folder: Path) -> str:
-    """Return the command that fine-tunes untrained weights with the options of a run."""
+    """Return the command that repeats a fine-tuning run with untrained weights."""
     recipe = folder / "recipe.yaml"
     return typed_command(
         "finetune",
@@ -174,49 +178,50 @@ def from_scratch(folder: Path) -> str:
 
 
 def _options_for_other_images(place: str, recipe: Recipe) -> list[str]:
-    """Return options for images that the user has to name, with a recipe's size and channels.
+    """Return options with a placeholder for images, such as `data.path=LABELLED_IMAGES`.
 
-    An example is `data.path=LABELLED_IMAGES data.size=32`. The channels and the range of pixel
-    values are left out if they have their defaults.
+    The options also set the image size and, if they differ from the defaults, the channels and the
+    range of pixel values.
 
     Args:
-        place: Word that the user replaces by the path of images.
+        place: Placeholder for the path of the images.
         recipe: Recipe with the size, the channels and the range of pixel values.
     """
-    values = recipe.values()
-    keys = [key for key in SAME_KEYS if key == "data.size" or values[key] != defaults()[key]]
-    return [f"data.path={place}", *(f"{key}={option_text(values[key])}" for key in keys)]
+    standard = defaults()
+    keys = [key for key in SAME_KEYS if key == "data.size" or recipe.value(key) != standard[key]]
+    return [f"data.path={place}", *(f"{key}={option_text(recipe.value(key))}" for key in keys)]
 
 
 def _image_options(recipe: Recipe) -> list[str]:
-    """Return the options with which another run reads the images of a recipe."""
+    """Return the options by which another run reads the images of a recipe."""
     keys = {*SPLIT_KEYS, *READING, "data.range"}
     keys.discard("data.hub" if recipe.data.path else "data.path")
     return _options_of_group(recipe, "data", keys)
 
 
 def _options_of_group(recipe: Recipe, group: str, wanted: Collection[str] = ()) -> list[str]:
-    """Return the options that give another run a recipe's images or model.
+    """Return the options that give another run the same images or the same model.
 
-    They name the preset, such as `model=vit_s16`, followed by the keys whose values differ from the
+    The options name the preset, such as `model=vit_s16`, and the keys whose values differ from the
     preset, such as `model.depth=6`.
 
     Args:
         recipe: Recipe with the values.
         group: `data` or `model`.
-        wanted: Keys of the group that may be named. If empty, all keys may be named.
+        wanted: Keys that may be named. If empty, all keys of the group may be named.
     """
-    preset = recipe.value(f"{group}.name")
-    values, standard_values = recipe.values(), defaults()
+    name_key = f"{group}.name"
+    preset = recipe.value(name_key)
+    preset_values = defaults()
     options = []
     if preset and recipe_files.has_preset(group, preset):
-        if preset != standard_values[f"{group}.name"]:
+        if preset != preset_values[name_key]:
             options.append(f"{group}={preset}")
-        standard_values |= recipe_files.preset(group, preset)
-    keys = [key for key in values if key.startswith(f"{group}.") and key != f"{group}.name"]
-    for key in keys:
-        if values[key] != standard_values[key] and (not wanted or key in wanted):
-            options.append(f"{key}={option_text(values[key])}")
+        preset_values |= recipe_files.preset(group, preset)
+    for key, preset_value in preset_values.items():
+        is_named = key.startswith(f"{group}.") and key != name_key
+        if is_named and (not wanted or key in wanted) and recipe.value(key) != preset_value:
+            options.append(f"{key}={option_text(recipe.value(key))}")
     return options
 
 
@@ -227,19 +232,21 @@ def evaluation(folder: Path, out: Path, recipe: Recipe, labelled: bool) -> str:
 
 
 def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> list[str]:
-    """Return the options by which the next command gets test images with labels.
+    """Return the options with which the next command finds labelled test images.
 
-    If the run's images have a labelled test split, no options are needed. Without a test split,
-    `data.test=` holds out a share of the images. The user has to name other images
-    (`data.path=LABELLED_IMAGES`) if the run's images have no labels or are a stream, or if the run
-    has learned the labels of all images.
+    - The run's images have no labels or are a stream, or the run has learned the labels of all
+      images: `data.path=LABELLED_IMAGES`, a placeholder for other images.
+    - The run's images have no labelled test split: `data.test=`, which holds out a share of the
+      images.
+    - Otherwise: no options.
 
     Args:
         folder: Folder of the run.
         recipe: Recipe of the run.
         labelled: Whether the run's images have labels.
     """
-    num_labelled = None  # labelled test images; None if unknown, for lack of environment.json
+    # number of labelled test images, or None if environment.json is missing or damaged
+    num_labelled = None
     with suppress(UserError):
         num_labelled = read_recorded(folder, "images").get("labelled_test")
     declared = declaration.find_objective_or_stub(recipe.objective)
@@ -251,10 +258,10 @@ def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> li
 
 
 def _find_pretraining(recipe: Recipe) -> Recipe | None:
-    """Return the recipe of the pre-training that an encoder comes from.
+    """Return the recipe of the latest pre-training of an encoder.
 
-    This is the recipe itself, or the recipe of the latest pre-training among the runs that made the
-    initial weights. Return None if no such run exists, or if an earlier run is missing.
+    This is the given recipe if it pre-trains. Otherwise, search the earlier runs that made the
+    initial weights. Return None if none of them is a pre-training, or if an earlier run is missing.
     """
     if recipe.trains and not recipe.fine_tunes:
         return recipe

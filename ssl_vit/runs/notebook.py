@@ -1,6 +1,6 @@
 """Show output in a Jupyter notebook: text that is redrawn, and pages and images inline.
 
-Only IPython's output of a cell is used, which every kernel has. Widgets are not used.
+All output goes to the output of a cell, which every kernel supports. Widgets are not used.
 """
 
 import base64
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-HEIGHT = 640  # pixels of a page inside a notebook, which scrolls
+HEIGHT = 640  # height of a page in a notebook, in pixels; longer pages scroll
 
 
 def in_notebook() -> bool:
@@ -21,21 +21,21 @@ def in_notebook() -> bool:
 
 
 def show(content: str) -> Any:
-    """Show HTML in the running cell's output, and return a handle for `redraw`."""
+    """Show HTML in the output of the running cell, and return a handle for `redraw`."""
     from IPython.display import HTML, display
 
     return display(HTML(content), display_id=True)
 
 
 def redraw(shown: Any, content: str) -> None:
-    """Replace what `show` has shown by new HTML."""
+    """Replace the HTML of a handle from `show`."""
     from IPython.display import HTML
 
     shown.update(HTML(content))
 
 
 def progress_html(done: int, total: int, text: str) -> str:
-    """Return a bar and a line of text as HTML."""
+    """Return a progress bar and a line of text as HTML."""
     bar = f'<progress value="{done}" max="{total}" style="width:12em"></progress>'
     return f"<div>{bar} <code>{html.escape(text)}</code></div>"
 
@@ -46,13 +46,13 @@ def lines_html(lines: Iterable[str]) -> str:
 
 
 def inline_page(page: str) -> str:
-    """Return a whole page as an element of another page, with separate styles and scripts."""
+    """Embed an HTML page in another page, in an iframe with separate styles and scripts."""
     style = f"width:100%;height:{HEIGHT}px;border:0"
     return f'<div><iframe srcdoc="{html.escape(page)}" style="{style}"></iframe></div>'
 
 
 def inline_images(images: Iterable[Path]) -> str:
-    """Return PNG files as elements of a page, each under a name."""
+    """Embed PNG files in an HTML page, each under the name of the file."""
     tags = []
     for image in images:
         data = base64.b64encode(image.read_bytes()).decode()

@@ -25,12 +25,13 @@ class OutputFolder(Generic[Content]):
     """Folder that a tool writes.
 
     Attributes:
-        path: Path of the folder, whose name is name= in errors.
-        written_names: Matches the names that the tool writes.
-        record: The JSON file that describes the content; without it the folder has to be new.
-        record_type: The type of the record.
-        run: The run's folder that contains this folder, else None. Then the run's lock is taken,
-            and a damaged record counts as none, because all files can be made again.
+        path: Path of the folder. Error messages give the name of the folder as name=.
+        written_names: Pattern of the names of files that the tool writes.
+        record: Name of the JSON file that describes the content. A folder with other files must
+            have this file.
+        record_type: Type of the record.
+        run: Folder of the run that contains this folder, or None. In a run, the run's lock is
+            taken, and a damaged record is ignored, because the tool can write all files again.
     """
 
     path: Path
@@ -41,10 +42,11 @@ class OutputFolder(Generic[Content]):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep other writers out while the body runs, and remove remains of killed processes.
+        """Keep other writers out while the `with` block runs.
 
-        The folder is created if it does not exist. If it belongs to a run (`run` is set), the lock
-        of the run's folder is taken, and the folder may hold any files.
+        The folder is created if it does not exist. Unfinished files of killed processes are
+        removed. If the folder belongs to a run (`run` is set), the lock of the run's folder is
+        taken, and the folder may hold any files.
 
         Raises:
             UserError: Another process writes the folder. Or the folder lies in a run's folder,
@@ -61,13 +63,13 @@ class OutputFolder(Generic[Content]):
             yield
 
     def check(self) -> None:
-        """Check that the folder is new, holds the tool's record, or belongs to a run.
+        """Check that the folder is new or empty, holds the tool's record, or belongs to a run.
 
-        The record is the file that the tool writes, such as embed.json (`self.record`). Hidden
-        files and a lock are ignored.
+        The record is a file such as embed.json (`self.record`). Hidden files and a lock file are
+        ignored.
 
         Raises:
-            UserError: The folder holds something else, or cannot be read.
+            UserError: The folder holds other files, or cannot be read.
         """
         if self.run is not None or not self.path.exists():
             return
@@ -85,8 +87,8 @@ class OutputFolder(Generic[Content]):
     def read(self) -> Content | None:
         """Return the record, or None if there is no record.
 
-        A damaged record counts as none if the folder belongs to a run, because all files of such a
-        folder can be made again.
+        If the folder belongs to a run, a damaged record also gives None, because the tool can write
+        all files again.
 
         Raises:
             UserError: The record is damaged, and the folder does not belong to a run.
@@ -112,17 +114,18 @@ class OutputFolder(Generic[Content]):
     def check_unchanged(self, recorded: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
         """Check that no file was changed, and return the hashes of the files that still exist.
 
-        A removed file has no hash, because it may get other bytes when the tool makes it again.
+        The hash of a removed file is dropped, because the tool may write the file with other bytes
+        next time.
 
         Args:
-            recorded: `{name: hash}` of the record.
+            recorded: `{name: hash}` in the record.
             names: Names of the files that the tool writes now. Other files are not checked.
 
         Returns:
             `{name: hash}` without the removed files.
 
         Raises:
-            UserError: A file differs from the file that was written.
+            UserError: A file was changed since the tool wrote the file.
         """
         hashes = dict(recorded)
         for name in recorded.keys() & set(names):

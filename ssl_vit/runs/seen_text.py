@@ -1,6 +1,6 @@
-"""Describe which images of an evaluation a run, and the runs before it, have seen. No torch.
+"""Describe which evaluation images a run and its earlier runs were trained on. No torch.
 
-The runs before it are those that its initial weights come from.
+Earlier runs are the runs that the initial weights come from.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,25 +8,24 @@ from collections.abc import Iterable, Sequence
 from ..formatting import SPLIT_NAMES
 from ..recipe.records.run import Environment, Result, SeenImages
 
-# Share of a split's images. Published sets have copies of training images among their test images.
-# Up to this share, they change an accuracy by at most 0.1 percentage points, and are reported
-# without a warning
+# Published data sets have copies of training images among the test images. Up to this share of a
+# split, copies change an accuracy by at most 0.1 percentage points and cause no warning.
 FEW_COPIES = 0.001
 
 
 def recorded(result: Result | None, environment: Environment) -> list[SeenImages]:
-    """Return the record of seen images from result.json or, before the end, environment.json.
+    """Return the record of seen images from result.json or, for unfinished runs, environment.json.
 
-    environment.json does not contain the images of the run itself.
+    environment.json only covers the earlier runs, not the run itself.
     """
     return (result and result.seen) or environment.seen or []
 
 
 def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
-    """Return the number of images of a split whose labels a run has learned.
+    """Return the number of images of a split whose labels were learned, the maximum over runs.
 
-    Of several runs, the largest number is returned. A number up to the share `FEW_COPIES` of the
-    split counts as 0, because so few images barely change an accuracy.
+    A number up to the share `FEW_COPIES` of the split counts as 0, because so few images barely
+    change an accuracy.
 
     Args:
         seen: Counts of images that each run was trained on.
@@ -44,18 +43,17 @@ def describe_seen(seen: SeenImages) -> str:
     """Describe which images of an evaluation a run was trained on.
 
     Args:
-        seen: Numbers for each split of the evaluation: of all its images (`of`), of the images that
-            the run was trained on (`images`), and of those whose label the run has learned
-            (`labels`). `unknown` says why the numbers may be too small, or is empty.
+        seen: Numbers of images for each split of the evaluation: all images (`of`), images that the
+            run was trained on (`images`), and images whose label the run has learned (`labels`).
+            `unknown` says why the numbers may be too small, or is empty.
 
     Returns:
-        A sentence or two without the last full stop, such as `mae was trained on 6 of 10 test
+        One or two sentences without the last full stop, such as `mae was trained on 6 of 10 test
         images, with their labels`.
     """
-    has_seen_images = any(seen.images.values())
-    if not has_seen_images and seen.unknown:
-        return f"the images that {seen.run} was trained on are unknown ({seen.unknown})"
-    if not has_seen_images:
+    if not any(seen.images.values()):
+        if seen.unknown:
+            return f"the images that {seen.run} was trained on are unknown ({seen.unknown})"
         split_names = " and ".join(SPLIT_NAMES[split] for split in seen.of)
         return f"{seen.run} was trained on none of the {split_names} images"
     counts = f"{seen.run} was trained on {_counted(seen.images, seen.of)} images"
@@ -71,7 +69,7 @@ def describe_seen(seen: SeenImages) -> str:
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:
-    """Return cautions for results on test images with labels that a run has learned."""
+    """Return a caution for each run that has learned labels of test images."""
     return [
         f"{describe_seen(images)}. Results on the test images do not hold for unseen images"
         for images in seen
@@ -79,18 +77,18 @@ def cautions(seen: Iterable[SeenImages]) -> list[str]:
     ]
 
 
-def _counted(images: dict[str, int], of: dict[str, int]) -> str:
+def _counted(images: dict[str, int], totals: dict[str, int]) -> str:
     """Describe numbers of images, such as `6 of 10 test and 1 held-out`.
 
-    A total is named if it differs from the number. Splits with 0 images are left out.
+    Totals that equal the number are not named. Splits with 0 images are left out.
 
     Args:
         images: `{split: number of images}`.
-        of: `{split: number of all images}`.
+        totals: `{split: number of all images}`.
     """
     texts = []
     for split, count in images.items():
-        total = of.get(split, count)
+        total = totals.get(split, count)
         of_total = "" if count == total else f" of {total:,}"
         if count:
             texts.append(f"{count:,}{of_total} {SPLIT_NAMES[split]}")
@@ -98,7 +96,7 @@ def _counted(images: dict[str, int], of: dict[str, int]) -> str:
 
 
 def lines(seen: Sequence[SeenImages]) -> list[str]:
-    """Return a sentence for each run, with a warning if labels of test images were learned."""
+    """Describe the seen images of each run, as a warning if labels of test images were learned."""
     return [
         f"warning: {describe_seen(images)}" if learned_labels([images]) else describe_seen(images)
         for images in seen

@@ -4,9 +4,9 @@ The first task that needs a measurement writes it, and later tasks read it.
 
 STUDY/shared/HASH   the SHA-256 of the rest of the file, then a safetensors file
 
-HASH covers everything that a measurement depends on: the caller's facts, the code of this package,
-the versions of its libraries and the processor. A file is therefore never out of date, and every
-task that writes it writes the same bytes. The user may delete the folder at any time.
+HASH covers everything that a measurement depends on: values from the caller, the code of this
+package, the versions of libraries and the processor. A file is therefore never out of date, and
+every task would write the same bytes. The user may delete the folder at any time.
 """
 
 import functools
@@ -28,9 +28,9 @@ from safetensors.numpy import load, save
 from .environment import PACKAGES, cpu_model
 from .files import write_atomically
 
-STUDY = "study.json"  # the file that makes a folder that of a study
-FOLDER = "shared"  # in the folder of a study
-OWN = re.compile("[0-9a-f]{64}")  # names of its files
+STUDY = "study.json"  # only the folder of a study has this file
+FOLDER = "shared"  # name of the shared folder in the folder of a study
+OWN = re.compile("[0-9a-f]{64}")  # names of files in the shared folder
 DIGEST = hashlib.sha256().digest_size
 LIBRARIES = (*PACKAGES, "pillow", "safetensors")
 
@@ -42,25 +42,23 @@ def is_task(run: Path) -> bool:
 
 @dataclass(frozen=True)
 class SharedFile:
-    """Measurement in the shared folder of a study. Without a path nothing is read or written."""
+    """Measurement in the shared folder of a study. Without a path, nothing is read or written."""
 
     path: Path | None
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """Return {name: array}, or None if the file does not exist or is damaged.
-
-        The file begins with the SHA-256 of the rest, by which damage is noticed.
-        """
+        """Return {name: array}, or None if the file does not exist or is damaged."""
         if self.path is not None:
             with suppress(OSError, SafetensorError):
                 content = self.path.read_bytes()
+                # the SHA-256 at the start of the file reveals damage
                 digest, packed = content[:DIGEST], content[DIGEST:]
                 if hashlib.sha256(packed).digest() == digest:
                     return dict(load(packed))
         return None
 
     def write(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write arrays by name. If the file cannot be written, the run continues without it."""
+        """Write {name: array}. If this fails, the run continues without the file."""
         if self.path is not None:
             packed = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
             with suppress(OSError):
@@ -69,13 +67,13 @@ class SharedFile:
 
 
 def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
-    """Return the file in which a study's runs share a measurement, so that it is made only once.
+    """Return the file through which the runs of a study share a measurement.
 
-    Outside of a study, the returned file has no path: nothing is read or written.
+    For a run outside of a study, the file has no path, so nothing is read or written.
 
     Args:
         run: Folder of the run that needs the measurement.
-        facts: JSON values that the measurement depends on, apart from code and machine.
+        facts: JSON values that the measurement depends on, without code and machine.
     """
     if not is_task(run):
         return SharedFile(None)
@@ -85,7 +83,7 @@ def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
 
 @functools.cache
 def _software() -> list[Any]:
-    """Return the hash of this package's code, the versions of Python and libraries, and the CPU."""
+    """Return a hash of this package's code, the versions of Python and libraries, and the CPU."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):

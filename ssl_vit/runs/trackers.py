@@ -24,8 +24,8 @@ from ..recipe.schema import without_private
 from .files import write_atomically
 from .folder import Run
 
-CALL_SECONDS = 120.0  # seconds that a call of a tracker may take
-END_SECONDS = 30.0  # seconds that a run waits at its end for trackers to finish writing
+CALL_SECONDS = 120.0  # most seconds for a call of a tracker
+END_SECONDS = 30.0  # most seconds that a run waits at the end until trackers have finished
 
 Call = Callable[[Any], None]
 
@@ -33,7 +33,7 @@ Call = Callable[[Any], None]
 class WarningLog(Callback):
     """Callback that writes warnings to log.txt, from any process.
 
-    Lines that a full disk rejects are written before the next line.
+    Lines that cannot be written, for example to a full disk, are written before the next line.
     """
 
     def __init__(self, run: Run) -> None:
@@ -47,6 +47,7 @@ class WarningLog(Callback):
         self._write(lambda: None)
 
     def _write(self, write: Callable[[], None]) -> None:
+        """Call the functions that have failed before, then `write`. Stop at the first OSError."""
         self.waiting.append(write)
         with suppress(OSError):
             while self.waiting:
@@ -65,7 +66,7 @@ class MetricsLog(WarningLog):
 
 
 def tag_values(row: Row) -> dict[str, Any]:
-    """Return `{name in trackers: value}` of a row. Training metrics are called train/NAME."""
+    """Return `{name in trackers: value}` of a row. Training metrics get the prefix `train/`."""
     return {
         name if "/" in name else f"train/{name}": value
         for name, value in row.items()
@@ -76,8 +77,8 @@ def tag_values(row: Row) -> dict[str, Any]:
 class Trackers(Callback):
     """Callback that passes rows to the trackers of log.trackers, on rank 0.
 
-    Each tracker is called in a thread of its own, because some libraries bind their run to a
-    thread, and no tracker may hold up training. If a tracker raises an error or takes longer than
+    Each tracker is called in a separate thread, because some libraries bind their run to a thread,
+    and no tracker may hold up training. If a tracker raises an error or takes longer than
     CALL_SECONDS, the callback warns once and no longer calls this tracker.
 
     Args:
@@ -104,23 +105,24 @@ class Trackers(Callback):
     def end(self) -> None:
         """Write the remaining rows, for at most END_SECONDS, and end the trackers.
 
-        A tracker that takes longer counts as failed, and a warning says so.
+        A tracker that takes longer counts as failed and causes a warning.
         """
-        # `_call` queues the call for the thread of each tracker
+        # `_call` returns at once, because it only queues the call for each tracker's thread
         self._call(methodcaller("finish"))
-        until = time.monotonic() + END_SECONDS
+        deadline = time.monotonic() + END_SECONDS
         for worker in self.workers.values():
-            worker.end(until - time.monotonic())
-            if worker.thread.is_alive():
-                text = f"the tracker was still busy {END_SECONDS:.0f} s after the end of the run"
-                if worker.error is None:
-                    worker.error = TimeoutError(text)
+            worker.end(deadline - time.monotonic())
+            if worker.thread.is_alive() and worker.error is None:
+                worker.error = TimeoutError(
+                    f"the tracker was still busy {END_SECONDS:.0f} s after the end of the run"
+                )
         self._drop_failed()
         self.workers = {}
 
     def _call(self, call: Call) -> None:
+        """Drop the trackers that hang or failed, and queue a call for each other tracker."""
         for worker in self.workers.values():
-            began = worker.busy_since  # the thread may set 0 at any time
+            began = worker.busy_since  # read once, because the thread may set 0 at any time
             if began and time.monotonic() - began > CALL_SECONDS:
                 worker.error = TimeoutError(f"no answer for {CALL_SECONDS:.0f} s")
         self._drop_failed()
@@ -128,13 +130,14 @@ class Trackers(Callback):
             worker.calls.put(call)
 
     def _drop_failed(self) -> None:
+        """Remove the trackers that have failed, with a warning."""
         for name, worker in list(self.workers.items()):
             if worker.error is None:
                 continue
             del self.workers[name]
             worker.is_dropped = True
             worker.calls.put(None)
-            if not self.run.is_moved:  # otherwise the run reports the move itself
+            if not self.run.is_moved:  # if the folder was moved, the run itself reports the move
                 self.warn(f"log.trackers=[{name}] failed and is no longer used: {worker.error!r}")
 
 
@@ -150,9 +153,9 @@ class _Worker:
         self.name, self.run = name, run
         self.calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self.error: BaseException | None = None
-        self.is_dropped = False  # a thread that was dropped makes no further call
-        self.busy_since = time.monotonic()  # when the current call began, 0 between calls
-        rows = run.rows()  # read here, because reading in the thread would race with the next row
+        self.is_dropped = False  # if True, the thread makes no further call
+        self.busy_since = time.monotonic()  # start of the current call; 0 between calls
+        rows = run.rows()  # not read in the thread, where this would race with the next row
         self.first_step = rows[-1]["step"] + 1 if rows else 0
         self.thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self.thread.start()
@@ -163,6 +166,7 @@ class _Worker:
         self.thread.join(max(0.0, seconds))
 
     def _work(self) -> None:
+        """Open the tracker, and make the queued calls until None is queued."""
         try:
             tracker = _open(self.name, self.run, self.first_step)
             self.busy_since = 0.0
@@ -184,7 +188,7 @@ def check_installed(names: Sequence[str]) -> None:
     """
     for name in names:
         module = importlib.util.find_spec(name)
-        # a folder of that name in the working directory is no library
+        # a folder with this name in the working directory is found as a module without origin
         if module is None or module.origin is None:
             raise UserError(
                 f"log.trackers={name}: {name} is not installed. "
@@ -193,11 +197,11 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:
-    """Return accelerate's tracker, after starting or continuing the run's record in its library.
+    """Start a tracker of accelerate, or continue the record of a resumed run.
 
-    The library's identifier of the record is stored in trackers/NAME.json of the run's folder, so
-    that a resumed run continues the record. TensorBoard needs no identifier, because it continues
-    whatever its folder holds.
+    Each tracking library, such as MLflow, identifies the record of a run by an identifier. The
+    identifier is stored in trackers/NAME.json of the run's folder, for the case that the run is
+    resumed. TensorBoard needs no identifier, because it appends to the files in its folder.
 
     Args:
         name: Name of the tracker in log.trackers.
@@ -219,7 +223,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     identifier_before = None
     with suppress(OSError, ValueError, KeyError, TypeError):
         identifier_before = str(json.loads(id_file.read_text())["id"])
-    # the arguments of the tracker's class, and "identifier" if the library lets us choose it
+    # `arguments` are for the tracker's class. If we choose the identifier and not the library, they
+    # also have the key "identifier".
     arguments = OPENERS[name](folder, run.recipe.name, identifier_before)
     identifier = arguments.pop("identifier", None)
     project = run_folder.parent.name or "runs"
@@ -228,7 +233,7 @@ def _open(name: str, run: Run, first_step: int) -> Any:
     if name == "mlflow":  # MLflow chooses the identifier
         identifier = tracker.tracker.info.run_id
     write_atomically(id_file, json.dumps({"id": identifier}) + "\n")
-    # trackio loses the configuration of a run that it continues
+    # store the recipe's values once, but again in trackio, which loses the values of a resumed run
     if identifier_before is None or name == "trackio":
         tracker.store_init_configuration(without_private(run.recipe).values())
     return tracker
@@ -237,8 +242,8 @@ def _open(name: str, run: Run, first_step: int) -> Any:
 def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of a Weights & Biases run, offline unless WANDB_MODE is set.
 
-    Offline, each start of the run writes a folder of its own. `wandb sync` joins the folders,
-    because all starts have the same id.
+    Offline, each start of the run writes a separate folder. `wandb sync` joins the folders, because
+    all starts have the same id.
 
     Args:
         folder: Folder to write to.
@@ -260,7 +265,7 @@ def _wandb(folder: Path, label: str, before: str | None) -> dict[str, Any]:
 def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of a trackio run.
 
-    The local database (TRACKIO_DIR) has all runs; nothing is sent without the name of a Space.
+    trackio writes to a local database (TRACKIO_DIR). Nothing is sent without the name of a Space.
     """
     name = before or f"{label}-{secrets.token_hex(2)}"
     return {"identifier": name, "name": name, "resume": "allow", "embed": False}
@@ -269,9 +274,8 @@ def _trackio(folder: Path, label: str, before: str | None) -> dict[str, Any]:
 def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
     """Return the arguments of an MLflow run.
 
-    If the user set MLFLOW_TRACKING_URI to a server, the run is recorded there, else in a local
-    database in its folder. Choosing a local database also sets MLFLOW_TRACKING_URI. So the variable
-    does not count if it names the database of an earlier run of this process.
+    If the user set MLFLOW_TRACKING_URI to a server, the run is recorded on the server, otherwise in
+    a local database in the run's folder.
 
     Args:
         folder: Folder to write to.
@@ -282,6 +286,8 @@ def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
 
     address = os.environ.get("MLFLOW_TRACKING_URI")
     files_uri = None
+    # set_tracking_uri also sets MLFLOW_TRACKING_URI. Ignore the database of an earlier run of this
+    # process.
     if address is None or address in _mlflow_databases:
         database = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
         files_uri = (folder / "mlflow").as_uri()

@@ -12,11 +12,11 @@ NEVER = 2**31 - 1  # bytes; a C int
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc's malloc keep freed memory instead of returning it to the kernel.
+    """Let glibc's malloc keep freed memory instead of returning the memory to the kernel.
 
-    This saves time, because a step frees all its activations, and the next step needs as much
-    memory again (docs/speed.md). Nothing changes with another C library, or if the user has set
-    glibc's thresholds by an environment variable.
+    This saves time, because a step frees all activations, and the next step needs as much memory
+    again (docs/speed.md). Nothing changes with another C library, or if an environment variable
+    sets glibc's thresholds.
 
     Returns:
         Whether malloc now keeps freed memory.
@@ -24,8 +24,8 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc" or _chosen_by_user():
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # Without M_MMAP_MAX=0, a large block would get a memory mapping of its own, which is returned
-    # to the kernel when the block is freed. M_TRIM_THRESHOLD keeps the end of the heap.
+    # Without M_MMAP_MAX=0, a large block would get its own memory mapping, which a free returns to
+    # the kernel. Without M_TRIM_THRESHOLD, a free would return the end of the heap.
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, NEVER))
 
 

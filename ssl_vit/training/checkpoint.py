@@ -1,8 +1,8 @@
 """Write atomic checkpoints with checksums: checkpoints/step-000001000/ is complete or absent.
 
-A checkpoint is written under a temporary name, synced, listed with size and SHA-256 in
-manifest.json, and renamed; then older checkpoints are removed. Loading is restricted to tensors and
-plain containers (weights_only).
+A checkpoint is a folder. The folder is written under a temporary name, with a manifest.json that
+has the size and the SHA-256 of the state, synced, and renamed. Then older checkpoints are removed.
+Loading is restricted to tensors and plain containers (weights_only).
 """
 
 import hashlib
@@ -51,18 +51,19 @@ def _size_and_hash(path: Path) -> dict[str, Any]:
 def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1) -> Path:
     """Write a checkpoint, then remove old checkpoints.
 
-    The newest `keep` checkpoints stay, and with each of them the best checkpoint that it names
-    (`state["best"]["step"]`). If the newest checkpoint is damaged, the run thus resumes from the
-    checkpoint before, and still finds its best checkpoint. Checkpoints of later steps are removed:
-    they must be damaged, because the run has resumed from an earlier step.
+    The newest `keep` checkpoints stay, and for each of them the checkpoint of the best step up to
+    then (`state["best"]["step"]`). If the newest checkpoint is damaged, the run can thus resume
+    from the previous checkpoint, and the best checkpoint of that state still exists. Checkpoints of
+    later steps are removed: the run has resumed from an earlier step, so later checkpoints must be
+    damaged.
 
     Args:
         root: The run's folder of checkpoints.
         step: Optimiser step of the checkpoint.
         state: Tensors in plain containers.
         keep: Number of checkpoints that stay.
-        every: Interval of checkpoints in steps. Among earlier checkpoints, those at a multiple of
-            the interval stay longest, because another run may begin there (resume=RUN@STEP).
+        every: Interval of checkpoints in steps. Checkpoints at multiples of the interval are
+            removed last, because another run may begin there (resume=RUN@STEP).
 
     Returns:
         Path of the new checkpoint.
@@ -73,7 +74,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1
     """
     final = folder(root, step)
     temporary = root / f".{final.name}.{os.getpid()}"
-    root.mkdir(exist_ok=True)  # Do not create parents: a run folder that was moved must stay moved.
+    root.mkdir(exist_ok=True)  # without parents, so that a moved run folder is not created again
     sweep(root, STEP)
     _write(temporary, step, state)
     if final.exists():
@@ -82,9 +83,9 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1
     _sync(root)
     checkpoints = list_checkpoints(root)
     earlier = checkpoints[: checkpoints.index(final)]
-    # Checkpoints at multiples of the interval come last, so that they are removed last
+    # Sort in the order of removal: checkpoints at multiples of the interval come last
     earlier.sort(key=lambda path: (step_of(path) % every == 0, path))
-    surplus = max(0, len(earlier) + 1 - keep)
+    surplus = max(0, len(earlier) + 1 - keep)  # 1 for the new checkpoint
     staying = {*earlier[surplus:], final}
     best_steps = [_best_step(path) for path in staying]
     staying |= {folder(root, step) for step in best_steps if step is not None}
@@ -100,10 +101,10 @@ def folder(root: Path, step: int) -> Path:
 
 
 def _best_step(path: Path) -> int | None:
-    """Return the step with the best evaluation up to a checkpoint, from the checkpoint's manifest.
+    """Return the step of the best evaluation up to a checkpoint, as stored in the manifest.
 
-    Return None if the run does not look for a best step (checkpoint.best=null), or if the manifest
-    is damaged.
+    The result is None if the run chooses no best step (checkpoint.best=null), or if the manifest is
+    damaged.
     """
     try:
         return read(path / MANIFEST, Manifest).best
@@ -136,7 +137,8 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
             _sync(path)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        # On a full disk, torch raises a RuntimeError while it handles the OSError, which says more
+        # On a full disk, torch handles the OSError and raises a RuntimeError that says less, so
+        # raise the OSError again
         disk_error = error.__context__
         if isinstance(disk_error, OSError):
             raise disk_error from None
@@ -147,11 +149,11 @@ def is_intact(path: Path) -> bool:
     """Return whether the files of a checkpoint have the size and hash recorded in the manifest."""
     try:
         files = read(path / MANIFEST, Manifest).files
-        # Reading anything but a regular file, such as a device, might never end
+        # Reading a special file, such as a device, might never end
         is_regular = stat.S_ISREG((path / STATE).lstat().st_mode)
         if set(files) != {STATE} or not is_regular:
             return False
-        # `content` is a dictionary like that of `_size_and_hash`, as recorded in the manifest
+        # `content()` is the recorded result of `_size_and_hash`
         return _size_and_hash(path / STATE) == files[STATE].content()
     except (OSError, ValueError):
         return False
@@ -161,7 +163,7 @@ def load(path: Path) -> dict[str, Any]:
     """Return the state in a checkpoint, on the CPU.
 
     Raises:
-        Exception: What torch and pickle raise for a file that is not a saved state.
+        Exception: Any error of torch or pickle for a file that is not a saved state.
     """
     return torch.load(path / STATE, map_location="cpu", weights_only=True)
 
@@ -170,7 +172,7 @@ def load(path: Path) -> dict[str, Any]:
 class Saver:
     """Saver of a run's checkpoints, in a background thread or synchronously.
 
-    A failed save is reported and leaves earlier checkpoints unchanged. Training continues until
+    A failed save is reported, and earlier checkpoints stay unchanged. Training continues until
     MAX_FAILED_SAVES saves in a row have failed.
 
     Args:
@@ -186,15 +188,15 @@ class Saver:
     warn: Callable[[str], None]
     failed: int = field(init=False, default=0)  # failed saves in a row
     step: int = field(init=False, default=0)  # step of the last attempt to save
-    kept: int | None = field(init=False, default=None)  # step of the last checkpoint that was saved
+    kept: int | None = field(init=False, default=None)  # step of the last successful save
     error: Exception | None = field(init=False, default=None)  # error of the last attempt
     thread: threading.Thread | None = field(init=False, default=None)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Save the state of a step, after the previous save has ended.
+        """Wait for the previous save, then save the state of a step.
 
-        In the background, a copy of the state is saved, so that training may change the state. If
-        a save in the background fails, the next `wait` reports the error.
+        A background thread saves a copy of the state, so that training may change the state. If a
+        save in the background fails, the next `wait` reports the error.
 
         Args:
             step: Optimiser step of the state.

@@ -1,6 +1,4 @@
-"""Set up the process group, threads and precision of a run, and provide collectives that carry
-errors to all ranks.
-"""
+"""Set up the process group, threads and precision of a run, and raise errors on all ranks."""
 
 import os
 import re
@@ -29,11 +27,11 @@ from ..runs.environment import default_threads
 from .allocator import keep_freed_memory
 
 T = TypeVar("T")
-# Collectives do not time out: heartbeat.Watchdog finds lost ranks, and the others may wait hours
-# for rank 0. More milliseconds would not fit into 32 bits.
+# Collectives practically never time out, because ranks may wait hours for rank 0. Lost ranks are
+# found by heartbeat.Watchdog. A longer timeout in milliseconds would not fit into 32 bits.
 COLLECTIVE_TIMEOUT = timedelta(days=20)
-# Flags of CPUs with instructions that multiply bfloat16: x86 (AVX-512, AMX), and ARM from 8.6 on
-# (BFDOT, BFMMLA).
+# Flags of CPUs with instructions that multiply bfloat16: AVX-512 and AMX on x86, and BFDOT and
+# BFMMLA on ARM from version 8.6 on.
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 PRECISIONS = {"bf16": "bfloat16"}  # {launcher's name of a mixed precision: the recipe's name}
 RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # how long processes wait for each other at the start
@@ -48,8 +46,8 @@ class WatchedAccelerator(Accelerator):
 
     Attributes:
         tick: Called before each collective.
-        watch_loader: Wraps loaders, so that waiting for a batch is noticed.
-        is_together: Whether the body of `raise_on_all` is running.
+        watch_loader: Wraps loaders, so that the watchdog notices waiting for a batch.
+        is_together: Whether the body of a `raise_on_all` context is running.
     """
 
     is_together = False
@@ -69,10 +67,10 @@ class WatchedAccelerator(Accelerator):
 
     @contextmanager
     def raise_on_all(self) -> Iterator[None]:
-        """Return a context that fails on all processes if its body fails on any process.
+        """Return a context that fails on all processes if the body fails on any process.
 
-        At the end of the body, the processes tell each other whether they have failed. They also do
-        so before each collective in the body (`_begin`), so that no process waits for a failed one.
+        The processes exchange failures at the end of the body, and before each collective in the
+        body (`_begin`), so that no process waits for a failed process.
 
         Raises:
             FailedError: A process failed. The message names the lowest rank that failed.
@@ -101,7 +99,7 @@ class WatchedAccelerator(Accelerator):
                 raise FailedError(f"{rank_failure}{process}")
 
     def _begin(self) -> None:
-        """Exchange failures and count progress, before a collective."""
+        """Prepare for a collective: exchange failures and count progress."""
         if self.is_together:
             self._share_failure("")
         self.tick()
@@ -109,9 +107,9 @@ class WatchedAccelerator(Accelerator):
 
 @contextmanager
 def accelerator_session(compute: Compute) -> Iterator[WatchedAccelerator]:
-    """Start the process group of a run, and destroy the group when the body ends.
+    """Start the process group of a run, and destroy the group when the body of the context ends.
 
-    A Python process can therefore hold several runs, one after the other.
+    A Python process can therefore do several runs, one after another.
 
     Args:
         compute: Group `compute` of the recipe. If its precision is "auto", the chosen precision is
@@ -125,7 +123,7 @@ def accelerator_session(compute: Compute) -> Iterator[WatchedAccelerator]:
     try:
         accelerator = _start(compute)
         yield accelerator
-        # no process may leave while another still communicates with it
+        # Wait, because no process may leave while another process still communicates with it
         accelerator.wait_for_everyone()
     finally:
         _end(accelerator)
@@ -141,8 +139,8 @@ def _end(accelerator: Accelerator | None) -> None:
         if accelerator is not None:
             accelerator.free_memory()
         comm.destroy_process_group()
-        # DeepSpeed keeps its group in this private variable (version 0.19, see pyproject.toml).
-        # If the variable is not reset, the next run in this process uses the destroyed group.
+        # DeepSpeed stores the group in this private variable (version 0.19, see pyproject.toml).
+        # Without a reset, the next run in this process would use the destroyed group.
         comm.cdb = None
     PartialState().destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -168,16 +166,16 @@ def _start(compute: Compute) -> WatchedAccelerator:
     backend = {"backend": "gloo"} if on_cpu and uses_deepspeed else {}
     with _rendezvous():
         state = PartialState(cpu=cpu_argument, timeout=RENDEZVOUS_TIMEOUT, **backend)
-    # After PartialState, because Accelerate also sets the number of threads if there are several
-    # processes and OMP_NUM_THREADS is not set, which would replace the recipe's number
+    # Set the threads after PartialState: for several processes without OMP_NUM_THREADS, Accelerate
+    # sets another number, which would replace the recipe's number
     torch.set_num_threads(compute.threads or default_threads())
     _check_processes(state.num_processes)
     if compute.precision == "auto":
         # Machines may differ, so all ranks use the choice of rank 0
-        native = [_native_precision(state.device) if state.is_main_process else None]
-        compute.precision = broadcast_object_list(native)[0]
+        choice = _native_precision(state.device) if state.is_main_process else None
+        compute.precision = broadcast_object_list([choice])[0]
     _check_precision(compute.precision)
-    # "no": the training loop enters autocast itself
+    # mixed_precision is "no", because the training loop enters autocast itself
     accelerator = WatchedAccelerator(cpu=cpu_argument, mixed_precision="no")
     _check_sharding(accelerator)
     return accelerator
@@ -208,8 +206,8 @@ def _prepare_deepspeed(cpu: bool) -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed.ops
 
-        # Only inference needs this operator, so it need not be compiled. The table of operators
-        # is private to DeepSpeed (version 0.19, see pyproject.toml)
+        # Do not compile this operator, which only inference needs. The table of operators is
+        # private to DeepSpeed (version 0.19, see pyproject.toml)
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
@@ -217,17 +215,18 @@ def _prepare_deepspeed(cpu: bool) -> None:
 def _rendezvous() -> Iterator[None]:
     """Return a context in which the processes connect.
 
-    The first process of each machine prints what it waits for, and a failure raises an error that
-    names the address. After the processes have connected, collectives get the longer
-    COLLECTIVE_TIMEOUT.
+    If other machines take part, the first process of each machine prints the address. After the
+    processes have connected, the timeout becomes COLLECTIVE_TIMEOUT.
 
     Raises:
-        UserError: The processes cannot connect, not all arrive within RENDEZVOUS_TIMEOUT, or
-            MASTER_ADDR or MASTER_PORT is not set.
+        UserError: The processes cannot connect, a process does not arrive within
+            RENDEZVOUS_TIMEOUT, or MASTER_ADDR or MASTER_PORT is not set. The error names the
+            address.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    address = ":".join(os.environ.get(f"MASTER_{name}", "?") for name in ("ADDR", "PORT"))
+    host, port = os.environ.get("MASTER_ADDR", "?"), os.environ.get("MASTER_PORT", "?")
+    address = f"{host}:{port}"
     is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
     if processes > processes_here and is_first_here:  # one line for each machine
         print(f"waiting for {processes} processes at MASTER_ADDR:MASTER_PORT={address}", flush=True)
@@ -242,7 +241,7 @@ def _rendezvous() -> Iterator[None]:
     if distributed.is_initialized():
         c10d = distributed.distributed_c10d
         c10d._get_default_store().set_timeout(COLLECTIVE_TIMEOUT)
-        # torch 2.11 has the function under a private name, which 2.14 deprecates
+        # In torch 2.11 the function has a private name, which torch 2.14 deprecates
         set_timeout = getattr(c10d, "set_timeout", None) or c10d._set_pg_timeout
         set_timeout(COLLECTIVE_TIMEOUT)
 
@@ -253,10 +252,10 @@ def _requested(library: str) -> bool:
 
 
 def _check_gpus() -> None:
-    """Check that this machine has a GPU for each of its processes, if GPUs are used.
+    """Check that this machine has a GPU for each process on the machine, if GPUs are used.
 
-    A machine without GPUs is fine, unless a scheduler, a launcher or the user named GPUs in
-    CUDA_VISIBLE_DEVICES.
+    A machine without GPUs is allowed, unless CUDA_VISIBLE_DEVICES (set by a scheduler, a launcher
+    or the user) names GPUs.
 
     Raises:
         UserError: There are too few GPUs. All processes but the first on the machine raise
@@ -265,7 +264,7 @@ def _check_gpus() -> None:
     processes_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     gpus = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    # "NoDevFiles" is SLURM's word for none
+    # SLURM sets "NoDevFiles" for no GPU
     names_gpus = visible.strip() not in ("", "-1", "NoDevFiles")
     is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
     error_class = UserError if is_first_here else ReportedError
@@ -282,14 +281,14 @@ def _check_gpus() -> None:
 
 
 def _check_processes(processes: int) -> None:
-    """Check that as many processes are connected as were launched.
+    """Check that all launched processes are connected.
 
     Args:
         processes: Number of connected processes.
 
     Raises:
-        UserError: Fewer processes are connected, or `accelerate launch` has started a single
-            process instead of several.
+        UserError: Some launched processes are not connected, or `accelerate launch` has started a
+            single process instead of several.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if processes != launched:
@@ -297,8 +296,8 @@ def _check_processes(processes: int) -> None:
             f"WORLD_SIZE={launched}: only {processes} of the launched processes could connect."
             " Check that the configuration does not request GPUs that this machine lacks."
         )
-    # `accelerate launch` sets these variables for a run on several processes. Without GPUs, it then
-    # starts a single process, and not the launcher that would set WORLD_SIZE
+    # For a run on several processes, `accelerate launch` sets these variables. But without GPUs, a
+    # single process is started, without the launcher that would set WORLD_SIZE
     variables = ("ACCELERATE_MIXED_PRECISION", "MASTER_ADDR")
     was_launched_for_several = all(name in os.environ for name in variables)
     if was_launched_for_several and "WORLD_SIZE" not in os.environ:
@@ -329,16 +328,18 @@ def _check_sharding(accelerator: Accelerator) -> None:
         UserError: Accelerate does not shard the weights with the requested library.
     """
     actual = accelerator.distributed_type.value
-    remedies = {
-        "DEEPSPEED": "Use launch/zero2.yaml or accelerate_config.yaml.",
-        "FSDP": "Use GPUs, launch/zero2.yaml or accelerate_config.yaml.",
-    }
-    for library, remedy in remedies.items():
-        if _requested(library) and actual != library:
-            raise UserError(
-                f"distributed_type={library}: Accelerate set up {actual} on the device "
-                f"{accelerator.device.type} instead of {library}. {remedy}"
-            )
+    if _requested("DEEPSPEED") and actual != "DEEPSPEED":
+        raise UserError(
+            f"distributed_type=DEEPSPEED: Accelerate set up {actual} on the device "
+            f"{accelerator.device.type} instead of DEEPSPEED. Use launch/zero2.yaml or "
+            "accelerate_config.yaml."
+        )
+    if _requested("FSDP") and actual != "FSDP":
+        raise UserError(
+            f"distributed_type=FSDP: Accelerate set up {actual} on the device "
+            f"{accelerator.device.type} instead of FSDP. Use GPUs, launch/zero2.yaml or "
+            "accelerate_config.yaml."
+        )
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
             "fsdp_version=1: FSDP1 joins weights into flat tensors, so that checkpoints cannot have"
@@ -349,8 +350,8 @@ def _check_sharding(accelerator: Accelerator) -> None:
 def _native_precision(device: torch.device) -> str:
     """Return "bfloat16" if the hardware multiplies bfloat16 natively, otherwise "float32".
 
-    The answer comes from the features of the hardware and not from a measurement of speed, so it
-    is the same each time that a run is started.
+    The choice depends on features of the hardware and not on measured speed, so that each start of
+    a run makes the same choice.
     """
     if device.type == "cuda":
         is_native = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -377,7 +378,7 @@ def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
-    """Call a function on rank 0 only, and wait on all ranks until it returns. Collective.
+    """Call a function on rank 0 only, and wait on all ranks until the function returns. Collective.
 
     Args:
         accelerator: Processes of the run.
@@ -396,8 +397,8 @@ def on_main(accelerator: WatchedAccelerator, do: Callable[[], T]) -> T | None:
             value = do()
         except UserError as error:
             messages = [str(error)]
-    # Like each collective, the broadcast counts as progress. Rank 0 ticks only after `do`, so the
-    # watchdog sees that the other ranks wait for rank 0
+    # Tick before the broadcast: rank 0 ticks after `do` and all other ranks tick at once, so the
+    # watchdog knows that the other ranks wait for rank 0
     accelerator.tick()
     message = broadcast_object_list(messages)[0]
     if message:
@@ -410,12 +411,11 @@ def broadcast_from_main(accelerator: WatchedAccelerator, compute: Callable[[], T
 
     Args:
         accelerator: Processes of the run.
-        compute: Function without arguments whose value all ranks need, such as one that reads a
-            file.
+        compute: Function without arguments, for example a function that reads a file.
 
     Raises:
-        UserError: `compute` raised a UserError on rank 0. All other ranks raise ReportedError, an
-            error that ends the process without a second message.
+        UserError: `compute` raised a UserError on rank 0. All other ranks raise ReportedError,
+            which ends a process without a second message.
     """
     return broadcast_object_list([on_main(accelerator, compute)])[0]
 

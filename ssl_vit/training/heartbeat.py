@@ -1,10 +1,11 @@
 """Watch the processes of a run: name the process that died, failed or did not arrive at a
-collective, and end the rest.
+collective, and end all other processes.
 
-Every rank counts up before each collective, in the same order, and a thread writes the count to the
-key-value store of the process group every INTERVAL seconds. Rank 0 reads all counts: all ranks wait
-for the rank with the lowest count. The other ranks read the verdict of rank 0, and watch rank 0
-because it hosts the store.
+Every rank counts the collectives that it reaches, which come in the same order on all ranks. A
+thread writes the count to the key-value store of the process group every INTERVAL seconds. Rank 0
+reads all counts: if counts differ, all ranks wait for the rank with the lowest count. The other
+ranks read the verdict of rank 0 (the error that names a lost rank), and watch rank 0, which hosts
+the store.
 
 Time is counted in intervals in which nothing has changed, so the time in which a run was suspended
 does not count.
@@ -28,12 +29,12 @@ from .preemption import exit_process, key_value_store
 
 LOST = LostError.status  # exit status if another process was lost; the same command resumes
 INTERVAL = 2.0  # seconds between heartbeats
-# allowed seconds without a heartbeat once a collective has failed
+# Allowed seconds without a heartbeat, after a collective has failed
 SILENT_AFTER_ERROR = 3 * INTERVAL
-# Limits as multiples of the patience. The patience itself limits how long a rank may lag behind the
-# others within a step.
-BETWEEN_STEPS_FACTOR = 6  # between steps, where checkpoints are written and evaluators run
-STALLED_FACTOR = 3  # within a step, where no rank moves at all
+# Limits as multiples of the patience, which limits how long a rank may lag behind the other ranks
+# within a step
+BETWEEN_STEPS_FACTOR = 6  # for a rank between steps, where checkpoints and evaluations take time
+STALLED_FACTOR = 3  # for all ranks within a step, if no rank moves at all
 FINISHED = "finished"
 RESUME_HINT = "Type the same command to resume from the last checkpoint."
 Item = TypeVar("Item")
@@ -42,28 +43,28 @@ Item = TypeVar("Item")
 class Heartbeat(NamedTuple):
     """Message that a rank writes to the store."""
 
-    beats: int = 0
+    beats: int = 0  # number of heartbeats that the rank has written
     ticks: int = 0  # number of collectives that the rank has reached
-    allowed: float = inf  # seconds that the rank may lag behind the others
+    allowed: float = inf  # seconds that the rank may lag behind the other ranks
     host: str = "?"
     end: str = ""  # FINISHED, or the error that ended the rank
 
 
 class Peer(NamedTuple):
-    """Last heartbeat that was read from a rank."""
+    """Last heartbeat that was read from a rank, and the time since the last changes."""
 
     heartbeat: Heartbeat = Heartbeat()
     silent: float = 0.0  # seconds since the heartbeat last changed
     idle: float = 0.0  # seconds since the ticks last changed
 
     def after_interval(self, heartbeat: Heartbeat) -> "Peer":
-        """Return the updated record of a rank, one INTERVAL after the last update.
+        """Return the record of a rank, updated one INTERVAL after the last update.
 
-        A rank is silent as long as its heartbeat stays the same. It is idle as long as the number
-        of collectives that it has reached (ticks) stays the same.
+        A rank is silent while the heartbeat stays the same. A rank is idle while the number of
+        reached collectives (ticks) stays the same.
 
         Args:
-            heartbeat: The heartbeat that has now been read from the rank.
+            heartbeat: Heartbeat that was just read from the rank.
         """
         is_silent = heartbeat == self.heartbeat
         is_idle = heartbeat.ticks == self.heartbeat.ticks
@@ -75,17 +76,18 @@ class Peer(NamedTuple):
 
 
 class Watchdog(Callback):
-    """Context manager that watches the processes of a run while its body runs.
+    """Context manager that watches the processes of a run.
 
-    If a process is lost, the watchdog ends this process with an error that names the lost one. With
-    a single process, the watchdog limits how long it waits for batches. The time before the first
-    step is not limited.
+    If a process is lost, the watchdog ends this process with an error that names the lost process.
+    A run with a single process ends if no batch arrives in time. The time before the first step is
+    not limited.
 
     Args:
         rank: Rank of this process.
         processes: Number of processes in the run.
-        patience: Seconds that a rank may lag behind the others within a step or give no sign of
-            life, and that a single process may wait for a batch.
+        patience: Limit in seconds: how long a rank may lag behind the other ranks within a step,
+            how long a rank may write no heartbeat, and how long a single process may wait for a
+            batch.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
@@ -97,11 +99,12 @@ class Watchdog(Callback):
         self.allowed = inf
         self.end = FINISHED
         self.verdict = ""
-        watched = range(processes) if rank == 0 else range(1)
-        self.heartbeats = {rank_watched: Heartbeat() for rank_watched in watched}
-        self.peers = {rank_watched: Peer() for rank_watched in watched}
+        # Rank 0 watches all ranks, and all other ranks watch rank 0
+        watched_ranks = range(processes) if rank == 0 else range(1)
+        self.heartbeats = {watched_rank: Heartbeat() for watched_rank in watched_ranks}
+        self.peers = {watched_rank: Peer() for watched_rank in watched_ranks}
         self.done = threading.Event()
-        # a separate thread, because it blocks while rank 0 is stopped
+        # The exchange has a thread of its own, because it blocks while rank 0 is stopped
         self.exchange = threading.Thread(target=self._exchange_loop, daemon=True)
         self.watch = threading.Thread(
             target=self._watch if processes > 1 else self._watch_alone, daemon=True
@@ -128,8 +131,8 @@ class Watchdog(Callback):
             where: Traceback of the error, or None.
         """
         if isinstance(error, RuntimeError) and self.processes > 1:
-            # A collective may have failed because another process was lost. Give the watch enough
-            # time to name that process and to end this one
+            # A collective may have failed because another process was lost. Give `_watch` enough
+            # time to name the lost process and to end this process
             self.silence_limit = min(self.silence_limit, SILENT_AFTER_ERROR)
             time.sleep(self.silence_limit + 3 * INTERVAL)
         if error is not None and not isinstance(error, SystemExit | ReportedError):
@@ -140,7 +143,7 @@ class Watchdog(Callback):
             self.exchange.join(SILENT_AFTER_ERROR)  # blocks if the store is gone
 
     def tick(self) -> None:
-        """Count progress of this rank. Called before each collective."""
+        """Count a collective that this rank is about to enter."""
         self.ticks += 1
 
     def track(self, items: Iterable[Item], step: int) -> Iterator[Item]:
@@ -157,13 +160,13 @@ class Watchdog(Callback):
         for item in self.watch_loader(items):
             self.tick()
             yield item
-            # The next step begins. `on_step` has set self.step and allowed more than the patience
+            # The next step begins. Since `on_step`, the longer limit between steps has been allowed
             self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yield a loader's items, and note when this process waits for an item.
 
-        A single process that waits more than `patience` seconds for an item is ended.
+        In a run with a single process, a wait of more than `patience` seconds ends the process.
         """
         self.waits_for_batch = True
         try:
@@ -176,31 +179,31 @@ class Watchdog(Callback):
             self.waits_for_batch = False
 
     def on_step(self, step: int) -> None:
-        """Mark the end of a step. The longer limit holds until the next step begins."""
+        """Note the end of a step, and allow more time until the next step begins."""
         self._enter(step, BETWEEN_STEPS_FACTOR * self.patience)
 
     def _enter(self, step: int, allowed: float) -> None:
-        """Note the step and the seconds that this rank may lag behind from now on."""
+        """Note the step, and the seconds that this rank may lag behind from now on."""
         self.step = step
         self.allowed = allowed
         self.tick()
 
     def _exchange_loop(self) -> None:
-        """Exchange heartbeats until this rank ends, then write a last one that says how it ended.
+        """Exchange heartbeats until this rank ends, then write a last heartbeat.
 
-        The last heartbeat has FINISHED or the error. A rank 0 that ended with an error then waits
-        until the other ranks have ended, too.
+        The last heartbeat has FINISHED or the error that ended this rank. After an error, rank 0
+        then waits until all other ranks have ended, too.
         """
         with suppress(distributed.DistError):
-            self.store = self.store.clone()  # separate connection for this thread
+            self.store = self.store.clone()  # use a separate connection for this thread
         beats = 0
         while not self.done.wait(INTERVAL if beats else 0):
             beats += 1
             self._exchange(beats, "")
         self._exchange(beats + 1, self.end)
         if self.rank == 0 and self.end != FINISHED:
-            # The store ends with this process, so the other ranks must first read how it ended.
-            # Wait up to two intervals, that is 20 tenths of an interval, until all have ended
+            # The store ends with this process, so the other ranks must read the last heartbeat
+            # before. Wait until all ranks have ended, for at most two intervals (20 tenths)
             for _ in range(20):
                 ends = [heartbeat.end for rank, heartbeat in self.heartbeats.items() if rank != 0]
                 if all(ends):
@@ -211,9 +214,9 @@ class Watchdog(Callback):
     def _exchange(self, beats: int, end: str) -> None:
         """Write this rank's heartbeat to the store, then read the other heartbeats and the verdict.
 
-        The verdict is the error that names a lost rank, written by rank 0. Rank 0 reads the
-        heartbeats of all ranks, and the other ranks read that of rank 0. Nothing is read if the
-        store is gone together with rank 0.
+        Rank 0 reads the heartbeats of all ranks. The other ranks read the heartbeat of rank 0, and
+        the verdict of rank 0, which is the error that names a lost rank. If rank 0 and thus the
+        store is gone, nothing is read.
 
         Args:
             beats: Number of heartbeats so far.
@@ -229,7 +232,7 @@ class Watchdog(Callback):
                 self.verdict = self.store.get("verdict").decode()
 
     def _watch(self) -> None:
-        """Look for a lost process until this process is done; if one is lost, end this process."""
+        """Check for lost processes until this process is done. If one is lost, end this process."""
         while not self.done.wait(INTERVAL):
             for rank, peer in self.peers.items():
                 self.peers[rank] = peer.after_interval(self.heartbeats[rank])
@@ -239,20 +242,20 @@ class Watchdog(Callback):
             if self.rank == 0:
                 with suppress(distributed.DistError):
                     self.store.set("verdict", verdict)
-                # This rank hosts the store, so the other ranks must read the verdict first
+                # The store ends with this process, so wait until the other ranks read the verdict
                 time.sleep(2 * INTERVAL)
             exit_process(LOST, f"error: {verdict}")
 
     def _diagnose(self) -> str:
         """Return an error message that names a lost rank, or an empty string if no rank is lost.
 
-        A rank is lost if it has ended with an error, or if its heartbeat has not changed for
+        A rank is lost if it has ended with an error, or if the heartbeat has not changed for
         `silence_limit` seconds. Rank 0 also looks for ranks that do not move (`_find_stalled`).
         """
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         for rank, (heartbeat, silent, _) in active.items():
-            # Wait for one interval before blaming a rank that has ended with an error: if all ranks
-            # fail, each rank reports its own error in this time
+            # Wait for one interval after a rank has ended with an error: if all ranks fail, each
+            # rank first reports the rank's own error
             if heartbeat.end and rank != self.rank and silent > INTERVAL:
                 return f"process {rank} on {heartbeat.host} ended: {heartbeat.end}"
             if silent > self.silence_limit:
@@ -265,13 +268,13 @@ class Watchdog(Callback):
     def _find_stalled(self, active: dict[int, Peer]) -> str:
         """Return an error message about ranks that are alive but do not move, or an empty string.
 
-        A rank moves when it reaches a collective, which its ticks count. All ranks wait for the
+        A rank moves by reaching a collective, which is counted as a tick. All ranks wait for the
         slowest rank, which has the fewest ticks:
         - If another rank has more ticks, the slowest rank must move within `allowed` seconds. Each
-          rank states this limit in its heartbeat: the patience within a step, and more between
-          steps (`on_step`).
-        - If all ranks have equal ticks and are within a step, they must move within STALLED_FACTOR
-          times the patience. Between steps, this time is not limited.
+          heartbeat states this limit: the patience within a step, and more between steps
+          (`on_step`).
+        - If all ranks have equal ticks and are within a step, a rank must move within
+          STALLED_FACTOR times the patience. Between steps, this time is not limited.
 
         Args:
             active: Ranks that have not finished, {rank: peer}.
@@ -291,7 +294,7 @@ class Watchdog(Callback):
         return ""
 
     def _watch_alone(self) -> None:
-        """End a single process that waits more than `patience` seconds for a batch.
+        """End a run with a single process if a batch takes more than `patience` seconds.
 
         The exit status is LOST, as after the loss of a process. The same command resumes the run.
         """

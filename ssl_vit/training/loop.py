@@ -1,8 +1,8 @@
 """Train in optimiser steps, and run evaluators.
 
 Metrics stay on the device between logging steps. An evaluator is called as evaluator(step, row,
-objective) with the objective in evaluation mode, and yields (name, value). An evaluator does not
-affect the random state, and a failing evaluator does not end the run.
+objective), with the objective in evaluation mode, and yields (name, value). An evaluator does not
+affect training's random state, and a failing evaluator does not end the run.
 """
 
 import resource
@@ -30,7 +30,7 @@ from .state import State
 
 
 class Evaluator(Protocol):
-    """Function that measures the objective during training."""
+    """Function that measures the objective during training and yields (name, value)."""
 
     def __call__(
         self, step: int, row: Row, objective: Objective
@@ -59,12 +59,14 @@ class LoopSettings:
 
 
 class Clock:
-    """Clock of the training steps since the last row, without evaluations and checkpoints.
+    """Clock of the training steps since the last row of metrics.
+
+    The time of evaluations and checkpoints does not count.
 
     Attributes:
         steps: Number of steps.
-        spent: Seconds in steps.
-        waited: Seconds of `spent` in which this process waited for data.
+        spent: Seconds spent in steps.
+        waited: Part of `spent` in which this process waited for data, in seconds.
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class Clock:
 
     @contextmanager
     def running(self, state: State) -> Iterator[None]:
-        """Time the body, which is one step, for this clock and for the state."""
+        """Time the body of the context, one training step, for this clock and for the state."""
         start = time.perf_counter()
         yield
         seconds = time.perf_counter() - start
@@ -84,7 +86,7 @@ class Clock:
         state.device_seconds += seconds * state.accelerator.num_processes
 
     def next_batch(self, batches: Iterator[Batch]) -> Batch:
-        """Return the next batch, and time how long it takes to arrive."""
+        """Return the next batch, and add the time of waiting to `waited`."""
         start = time.perf_counter()
         batch = next(batches)
         self.waited += time.perf_counter() - start
@@ -104,20 +106,20 @@ def train(
 ) -> None:
     """Train from state.step to settings.steps or until `stop`, and save at the end.
 
-    If the loss or gradient is not finite on any process, the update is skipped on all processes, on
-    the device.
+    If the loss or gradient is not finite on any process, all processes skip the update.
 
     Args:
         state: State of training, changed in place.
-        batches: Batches of this process from state.step on. A step takes one batch for each of the
-            layout's accumulation steps.
+        batches: Batches of this process from state.step on. A step takes one batch per accumulation
+            step (`BatchLayout`).
         settings: Values of the recipe.
         evaluators: Evaluators to call at their intervals.
         callbacks: Receive steps, rows and warnings.
         save: Writes a checkpoint of `state`.
-        is_best: Takes the row of a step after the evaluators ran, and returns whether to save it.
-        stop: Takes a step, and returns whether all processes stop before it.
-        on_nonfinite: Receives the skipped steps, before the next row.
+        is_best: Takes the row of a step after the evaluators ran, and returns whether to save a
+            checkpoint of this best step.
+        stop: Takes a step, and returns whether all processes stop before this step.
+        on_nonfinite: Receives the steps with skipped updates, before the next row.
 
     Raises:
         UserError: Too many images cannot be read.
@@ -136,7 +138,7 @@ def train(
                 is_last = state.step == settings.steps
                 if is_last or state.step % settings.log_every == 0:
                     row = _read(state, clock, on_nonfinite)
-        except Interrupted:  # interrupted while waiting for data: no part of the step was done
+        except Interrupted:  # raised while waiting for data, before any part of the step was done
             stop(state.step)
             save()
             return
@@ -144,16 +146,16 @@ def train(
             row = _row(row, state, settings, clock)
             clock = Clock()
         callbacks.notify(methodcaller("on_step", state.step))
-        due = [
+        due_evaluators = [
             scheduled.evaluator
             for scheduled in evaluators
             if is_last or state.step % scheduled.every == 0
         ]
-        for evaluator in due:
+        for evaluator in due_evaluators:
             row |= {"step": state.step} | evaluate(evaluator, state, row, settings, callbacks)
         if row:
             callbacks.notify(methodcaller("on_row", row))
-        saves_best = bool(due) and is_best(row)
+        saves_best = bool(due_evaluators) and is_best(row)
         if is_last or saves_best or state.step % settings.checkpoint_every == 0:
             save()
 
@@ -179,8 +181,8 @@ def _update(
     layout = strategy.batch_layout
     if not objective.training:  # after an evaluation
         objective.train()
-    # Load all micro-batches before the first forward pass: an interruption while waiting for data
-    # must not leave half a step behind, and the labels of the whole step are counted first.
+    # Load all micro-batches before the first forward pass, for two reasons: an interruption while
+    # waiting for data must not leave half a step, and the labels of the whole step must be counted
     micro_batches = [
         to_device(clock.next_batch(batches), accelerator.device)
         for _ in range(layout.accumulation_steps)
@@ -197,7 +199,8 @@ def _update(
     outputs: list[Output] = []
     last = len(micro_batches) - 1
     for i, batch in enumerate(micro_batches):
-        # Dropout and drop path depend on the chunk of the global batch, not on the process.
+        # Seed by chunk of the global batch, so that dropout and drop path do not depend on the
+        # number of processes
         seed = int(rng.key(settings.seed, state.step, layout.chunk_index(i))[0])
         torch.manual_seed(seed)
         cast = autocast(settings.precision, accelerator)
@@ -219,7 +222,7 @@ def _report_unreadable(
 ) -> None:
     """Count the images that this process read, and count and report the unreadable images.
 
-    An image that is unreadable in several epochs is counted each time, and reported once.
+    An image that is unreadable in several epochs is counted each time, but reported only once.
 
     Args:
         state: State of training. Its counts of images are updated.
@@ -257,20 +260,20 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """Return the batches of a step with `loss_denominator`, which divides the supervised loss.
+    """Set `loss_denominator`, the divisor of the supervised loss, in the batches of a step.
 
     The denominator is the number of labelled images in the global batch, divided by the number of
-    micro-batches on all processes. All labelled images thus have the same weight, although
-    micro-batches differ in how many images have labels. Collective.
+    micro-batches on all processes. All labelled images thus have the same weight, although some
+    micro-batches have more labelled images than others. Collective.
 
     Args:
         micro_batches: Batches of this process in the step.
         accelerator: Processes of the run.
     """
-    num_labelled = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches])
-    total = accelerator.reduce(num_labelled.sum().double(), "sum")
-    per_micro_batch = total / (len(micro_batches) * accelerator.num_processes)
-    return [batch._replace(loss_denominator=per_micro_batch) for batch in micro_batches]
+    labelled_images = torch.stack([is_labelled(batch.label).sum() for batch in micro_batches])
+    total = accelerator.reduce(labelled_images.sum().double(), "sum")
+    mean_per_micro_batch = total / (len(micro_batches) * accelerator.num_processes)
+    return [batch._replace(loss_denominator=mean_per_micro_batch) for batch in micro_batches]
 
 
 def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
@@ -278,7 +281,7 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
 
     Args:
         state: State of training, whose sums are changed.
-        outputs: Outputs of the passes of the step.
+        outputs: Outputs of all forward passes of the step.
         norm: Gradient norm, a scalar on the device.
         found_inf: Whether the update was skipped, a bool scalar on the device. A skipped update
             adds 0 to all sums.
@@ -286,11 +289,10 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
     for output in outputs:
         add_metrics(state.sums, output.metrics, found_inf)
     norm_and_count = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
-    state.norm_sum_and_count = (
-        norm_and_count
-        if state.norm_sum_and_count is None
-        else state.norm_sum_and_count + norm_and_count
-    )
+    if state.norm_sum_and_count is None:
+        state.norm_sum_and_count = norm_and_count
+    else:
+        state.norm_sum_and_count = state.norm_sum_and_count + norm_and_count
     state.skipped.append(found_inf)
 
 
@@ -301,9 +303,9 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
 
     Args:
         state: State of training. Its sums since the last row are set to 0.
-        clock: Clock of the steps since the last row. `clock.waited` is set to the waiting time of
-            the slowest process, because all processes wait for that process in a step.
-        on_nonfinite: Receives the skipped steps, if there are any.
+        clock: Clock of the steps since the last row. `clock.waited` is set to the longest waiting
+            time of any process, because all processes wait for the slowest process.
+        on_nonfinite: Receives the steps with skipped updates, if any.
 
     Returns:
         Means of the metrics and of the gradient norm, number of unreadable images, number of
@@ -326,8 +328,9 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
     state.skipped = []
     if skipped:
         on_nonfinite(skipped)
-    here = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
-    unreadable, waited, memory = zip(*state.accelerator.gather_parts([here]), strict=True)
+    local_values = (state.images_unreadable, clock.waited, _memory(state.accelerator.device))
+    all_values = state.accelerator.gather_parts([local_values])
+    unreadable, waited, memory = zip(*all_values, strict=True)
     clock.waited = max(waited)
     if norm_count:
         row["grad_norm"] = norm_sum / norm_count
@@ -339,7 +342,7 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
 
 
 def _row(values: Row, state: State, settings: LoopSettings, clock: Clock) -> Row:
-    """Return a row of metrics.jsonl: step and images so far, metrics, throughput and time.
+    """Build a row of metrics.jsonl: step and images so far, metrics, throughput and time.
 
     Args:
         values: {name: value} of the metrics.
@@ -369,7 +372,7 @@ def _memory(device: torch.device) -> float:
 def evaluate(
     evaluator: Evaluator, state: State, row: Row, settings: LoopSettings, callbacks: Callbacks
 ) -> Row:
-    """Run an evaluator on the objective in evaluation mode and return {name: value}. Collective.
+    """Run an evaluator on the objective in evaluation mode, and return {name: value}. Collective.
 
     If the evaluator fails on any process, warn and return the values that it yielded before.
 
@@ -402,9 +405,8 @@ def evaluate(
 def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> float:
     """Measure how many seconds a step takes, without changing the state.
 
-    The forward and backward pass of a batch is timed and multiplied by the accumulation steps. Of
-    two passes, the second is timed, because the first warms up. Buffers, such as running means, are
-    restored.
+    The time of the forward and backward pass of a batch is multiplied by the accumulation steps. A
+    first pass warms up, and a second pass is timed. Buffers, such as running means, are restored.
 
     Args:
         state: State of training.
@@ -413,8 +415,8 @@ def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> floa
     """
     accelerator = state.accelerator
     batch = to_device(batch, accelerator.device)
-    # Training adds fields to a batch for mixup or cutmix, and for a loss of labels. They are added
-    # here, too, so that torch.compile sees the same graph
+    # Add the same fields to the batch as training does for mixup, cutmix and a supervised loss, so
+    # that torch.compile sees the same graph
     if max(settings.data.mixup, settings.data.cutmix) > 0:
         mix_lambda = torch.ones(len(batch.key), device=accelerator.device)
         batch = batch._replace(partner_label=batch.label.clone(), mix_lambda=mix_lambda)
@@ -422,7 +424,7 @@ def seconds_per_step(state: State, batch: Batch, settings: LoopSettings) -> floa
         (batch,) = _with_label_counts([batch], accelerator)
     seconds = 0.0
     buffers = [(buffer, buffer.clone()) for buffer in state.objective.buffers()]
-    for _ in range(2):
+    for _ in range(2):  # `seconds` of the second pass stays
         start = time.perf_counter()
         state.strategy.dry_run(batch, autocast(settings.precision, accelerator))
         if accelerator.device.type == "cuda":

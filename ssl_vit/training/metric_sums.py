@@ -10,9 +10,9 @@ from ..objectives.base import Means, Metrics, Objective
 from .distributed import WatchedAccelerator
 
 # {names of rows: rows}, for example {(("loss", 0), ("accuracy", 0)): [[5.1, 8.0], [3.0, 8.0]]}. A
-# row is (sum, count) of one value of a metric, and its name is (metric, index of the value). The
-# rows are a float64 tensor (rows, 2) on the device. Batches with different metrics have separate
-# entries.
+# row is (sum, count) of one value of a metric. The name of a row is (metric, index of the value),
+# because a metric may have several values. The rows of an entry are one float64 tensor (rows, 2) on
+# the device. Batches with different metrics have separate entries.
 Sums = dict[tuple[tuple[str, int], ...], Tensor]
 
 
@@ -20,9 +20,7 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
     """Add the metrics of a batch to the sums, on the device.
 
     Args:
-        sums: Sums so far, changed in place. All metrics of a batch share an entry, for example
-            {(("loss", 0), ("accuracy", 0)): [[5.1, 8.0], [3.0, 8.0]]}, with the rows (sum, count).
-            The 0 is the index of a value, for metrics with several values.
+        sums: Sums so far, changed in place (for the format, see `Sums`).
         metrics: {name: (sum, count)} of the batch. The sum is a scalar, or has shape (C,) for a
             metric with C values. The count is a scalar.
         skipped: Bool scalar on the device. If true, the batch adds nothing.
@@ -30,9 +28,9 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
     names: list[tuple[str, int]] = []
     parts = []
     for name, (total, count) in metrics.items():
-        values = total.numel()
-        names += [(name, index) for index in range(values)]
-        parts.append(torch.stack([total.double().flatten(), count.double().expand(values)], 1))
+        num_values = total.numel()
+        names += [(name, index) for index in range(num_values)]
+        parts.append(torch.stack([total.double().flatten(), count.double().expand(num_values)], 1))
     if not names:
         return
     rows = torch.cat(parts)
@@ -45,8 +43,8 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
     """Add up the sums of all processes, on the CPU of every process. Collective.
 
-    Each process gets the entries of all processes, in the order of ranks, and adds entries with the
-    same names.
+    Each process gathers the entries of all processes, in the order of ranks, and adds entries that
+    have the same row names.
 
     Args:
         sums: Sums of this process. Processes may have different metrics.
@@ -60,13 +58,13 @@ def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
 
 
 def means(objective: Objective, sums: Sums, accelerator: WatchedAccelerator) -> Means:
-    """Return the mean of each metric over all processes, with its count. Collective.
+    """Return the mean and the count of each metric over all processes. Collective.
 
-    The sums and counts of all batches and processes are added before they are divided. If a metric
-    has several values, its result is the largest of their means. For example, the baseline
-    "majority" has a value for each class, the accuracy of naming this class for every image, and
-    its result is that of the commonest class. Metrics with count 0 are left out. The host waits for
-    the device.
+    The sums and counts of all batches and processes are added before the division. For a metric
+    with several values, the largest mean is returned. For example, the baseline "majority" has a
+    value for each class, the accuracy of naming this class for every image; the largest mean is
+    the accuracy of naming the commonest class. Metrics with count 0 are left out. The host waits
+    for the device.
 
     Args:
         objective: Objective, which may compute further metrics from the means (`combine_means`).

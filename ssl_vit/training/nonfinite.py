@@ -1,6 +1,6 @@
-"""Decide what happens after a loss or gradient that is not finite: stop or skip.
+"""Stop or continue the run after a loss or gradient that is not finite.
 
-The loop has already skipped those updates, on the device.
+The training loop has already skipped the update.
 """
 
 import json
@@ -15,7 +15,7 @@ from ..runs.files import write_atomically
 
 @dataclass(eq=False, repr=False)
 class NonFinitePolicy:
-    """Policy for steps whose loss or gradient is not finite: list their images, then stop or warn.
+    """Policy for a loss or gradient that is not finite: list the images, then stop or warn.
 
     Call the object on every process with the steps whose updates were skipped.
 
@@ -48,23 +48,25 @@ class NonFinitePolicy:
             f"{self.path} lists the images"
         )
         if self.action == "stop":
-            remedy = "Try a lower optim.lr= or a longer optim.warmup=."
             if steps[0] == 0:
-                remedy = (
-                    "This happened in the first step, before any training: check the images, the "
-                    f"initial weights and {self.loss_name}."
+                raise UserError(
+                    f"optim.nonfinite=stop: {warning}. This happened in the first step, before any "
+                    f"training: check the images, the initial weights and {self.loss_name}."
                 )
-            raise UserError(f"optim.nonfinite=stop: {warning}. {remedy}")
+            raise UserError(
+                f"optim.nonfinite=stop: {warning}. Try a lower optim.lr= or a longer optim.warmup=."
+            )
         if self.is_main:
             self.warn(warning)
 
     def _dump(self, steps: list[int]) -> None:
         """Add the images of the steps to not_finite.json.
 
-        A damaged file is replaced. If the file cannot be written, there is only a warning: an error
-        here would hide the loss that is not finite, which is reported next.
+        A damaged file is replaced. If the file cannot be written, this method only warns, because
+        an error would hide the message about the loss, which comes next.
         """
         images_of_step = {str(step): self.samples_of(step) for step in steps}
+        # Errors mean that there is no file yet, or that the file is damaged
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             images_of_step = {**json.loads(self.path.read_text())["steps"], **images_of_step}
         try:

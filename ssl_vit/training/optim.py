@@ -28,7 +28,7 @@ def parameter_groups(
 
     Only the weights of linear and convolution layers have weight decay; biases, norms, tokens and
     positions have none. With `layer_decay` (Clark et al., 2020; as in BEiT and MAE), the learning
-    rate is lr * layer_decay^k for a layer k layers below the head: the head and the final norm have
+    rate of a layer k layers below the head is lr * layer_decay^k: the head and the final norm have
     `lr`, the last block lr * layer_decay, and so on down to the patch embedding.
 
     Args:
@@ -38,22 +38,26 @@ def parameter_groups(
         layer_decay: Factor from one layer to the layer below. None: `lr` for all layers.
 
     Returns:
-        Parameter groups for a torch optimiser. Group entries `decayed` and `held` say whether its
-        parameters have weight decay and whether they are frozen at first (`frozen_weights`).
+        Parameter groups for a torch optimiser. In each group, the entry `decayed` says whether the
+        parameters have weight decay, and `held` whether the objective freezes the parameters in the
+        first steps (`frozen_weights`).
     """
     decayed_layers = (nn.Linear, nn.modules.conv._ConvNd)
-    decayed = {id(m.weight) for m in module.modules() if isinstance(m, decayed_layers)}
+    decayed_ids = {id(m.weight) for m in module.modules() if isinstance(m, decayed_layers)}
     # Only trained weights count, because a frozen teacher may be deeper.
     layer = {name: _layer_id(name) for name, p in module.named_parameters() if p.requires_grad}
     head = max(layer.values()) + 1
     frozen = module.frozen_weights(0.0) if isinstance(module, Objective) else []
-    held = {id(p) for p in frozen}
-    parameter_groups: dict[tuple[int, bool, bool], dict] = {}
-    # decayed weights first, then all remaining weights, each in the module's order
-    for name, p in sorted(module.named_parameters(), key=lambda pair: id(pair[1]) not in decayed):
+    held_ids = {id(p) for p in frozen}
+    groups: dict[tuple[int, bool, bool], dict] = {}
+    # Decayed weights come first, then all remaining weights, both in the module's order
+    decayed_first = sorted(
+        module.named_parameters(), key=lambda name_and_p: id(name_and_p[1]) not in decayed_ids
+    )
+    for name, p in decayed_first:
         if not p.requires_grad:
             continue
-        is_decayed, is_held = id(p) in decayed, id(p) in held
+        is_decayed, is_held = id(p) in decayed_ids, id(p) in held_ids
         layers_below_head = 0
         group: dict = {"params": [], "weight_decay": weight_decay if is_decayed else 0.0}
         group["decayed"] = is_decayed
@@ -63,8 +67,8 @@ def parameter_groups(
                 layers_below_head = head - layer[name]
             group["lr"] = lr * layer_decay**layers_below_head
         key = (layers_below_head, is_decayed, is_held)
-        parameter_groups.setdefault(key, group)["params"].append(p)
-    return list(parameter_groups.values())
+        groups.setdefault(key, group)["params"].append(p)
+    return list(groups.values())
 
 
 def _layer_id(name: str) -> int:
@@ -89,9 +93,9 @@ def share_of_lr(optim: Optim, step: int) -> float:
     """Return the learning rate at a step as a share of optim.lr.
 
     The learning rate rises linearly from 0 during the warm-up, then follows optim.schedule (see
-    `build_optimizer`). The results are the same to the last bit as with
-    `transformers.optimization`, because the code converts to float at the same points. That module
-    is not used because importing it takes a quarter of a second.
+    `build_optimizer`). The results equal those of `transformers.optimization` to the last bit,
+    because the code converts to float at the same points. The import of `transformers` would take a
+    quarter of a second.
 
     Args:
         optim: Group `optim` of the recipe.
@@ -113,7 +117,7 @@ def share_of_lr(optim: Optim, step: int) -> float:
             progress = float(step - optim.decay_from) / float(max(1, steps - optim.decay_from))
             return max(0.0, 1.0 - math.sqrt(progress)) if step < steps else 0.0
         case "linear":
-            # so that the learning rate also falls if optim.lr is smaller than LINEAR_END
+            # Use half of optim.lr if that is less, so that the learning rate never rises
             last_lr = min(LINEAR_END, optim.lr / 2)
             if step > steps:
                 return last_lr / optim.lr
@@ -179,9 +183,9 @@ def set_weight_decay(optimizer: Optimizer, optim: Optim, step: int) -> None:
 def freeze_next_update(optimizer: Optimizer) -> None:
     """Make the next update leave the frozen weights unchanged, including weight decay.
 
-    Frozen weights are those that the objective names in `frozen_weights`, such as a last layer in
-    the first steps. They are in groups with the entry "held". Call this function before each update
-    that shall leave them unchanged, because the schedule sets all learning rates after each update.
+    The objective chooses the frozen weights (`frozen_weights`), such as a last layer in the first
+    steps. Parameter groups with frozen weights have the entry "held". Call this function before
+    each update with frozen weights, because the schedule sets all learning rates after each update.
     """
     for group in optimizer.param_groups:
         if group["held"]:
@@ -191,8 +195,8 @@ def freeze_next_update(optimizer: Optimizer) -> None:
 def initial_state(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the optimiser's state of a parameter before the first update: all moments are 0.
 
-    The state also has the number of updates ("step"), if the optimiser counts updates. Without this
-    function, PyTorch would create the state in the first update. If that update is skipped
+    If the optimiser counts updates, the state also has the count ("step"). Without this function,
+    PyTorch would create the state in the first update. If the first update were then skipped
     (`skip_next_update`), fused SGD would keep a buffer that was never written.
 
     Args:
@@ -206,8 +210,8 @@ def initial_state(optim: Optim, p: torch.Tensor) -> dict[str, torch.Tensor]:
 def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
     """Make the next update leave weights and moments unchanged if `found_inf` is true.
 
-    The fused kernel reads the flag on the device, as it does with GradScaler, so the host need not
-    wait for the device.
+    The fused kernel reads the flag on the device, as with GradScaler, so the host need not wait for
+    the device.
 
     Args:
         optimizer: Fused optimiser.
@@ -219,8 +223,8 @@ def skip_next_update(optimizer: Optimizer, found_inf: torch.Tensor) -> None:
 def build_average(module: nn.Module, decay: float | None) -> AveragedModel | None:
     """Create an exponential moving average of the weights, or return None without `decay`.
 
-    After each step, call `update_average`, which sets average = decay * average + (1 - decay) *
-    weights.
+    After each step, call `update_average`, which sets
+    average = decay * average + (1 - decay) * weights.
 
     Args:
         module: Module with the weights.
@@ -234,8 +238,8 @@ def build_average(module: nn.Module, decay: float | None) -> AveragedModel | Non
 def update_average(average: AveragedModel, module: nn.Module, decay: float) -> None:
     """Update the moving average of the weights and of batch-norm statistics after a step.
 
-    Batch-norm statistics are averaged, too, because those of the last weights do not fit averaged
-    weights. All other buffers are copied.
+    Batch-norm statistics are averaged, too, because statistics of the last weights do not fit
+    averaged weights. All other buffers are copied.
 
     Args:
         average: Moving average, changed in place.
@@ -247,7 +251,7 @@ def update_average(average: AveragedModel, module: nn.Module, decay: float) -> N
         for name, value in average.module.named_buffers()
         if name.endswith(("running_mean", "running_var"))
     ]
-    # The first update copies all values, so there is no old average
+    # The first update has no old average and copies all values
     old_statistics = [(value, value.clone()) for value in statistics] if average.n_averaged else []
     average.update_parameters(module)  # copies all buffers, also the statistics of the last step
     for value, old_average in old_statistics:
@@ -261,6 +265,6 @@ def clip(weights: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
         weights: Weights whose gradients are clipped together.
         limit: Largest norm over all weights. None: no clipping.
     """
-    if limit is None:  # clip_grad_norm_ would multiply every gradient by 1
+    if limit is None:  # with an infinite limit, clip_grad_norm_ would multiply all gradients by 1
         return nn.utils.get_total_norm(w.grad for w in weights if w.grad is not None)
     return nn.utils.clip_grad_norm_(weights, limit)

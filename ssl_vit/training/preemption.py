@@ -1,8 +1,8 @@
 """Stop a run after a signal: if any rank gets a signal, all ranks save at the same step and exit.
 
-The ranks agree through the key-value store of the process group on the CPU, so no device waits (see
-StopConsensus). torch is not imported at import time, because signals are handled before torch is
-loaded.
+The ranks agree on the step through the key-value store of the process group, which is on the CPU,
+so no device waits (see StopConsensus). This module imports torch only when needed, because signals
+are handled before torch is loaded.
 """
 
 import itertools
@@ -25,19 +25,20 @@ STOPPED = 75  # EX_TEMPFAIL: the run is saved; the same command resumes
 # full disk.
 NOT_SAVED = 74
 SECOND_SIGNAL = 128  # not saved; the number of the second signal is added, as shells do
-# Seconds within which a second signal counts as a repetition: a launcher forwards to its children
-# what the terminal or the scheduler has already sent to the whole process group
+# Seconds within which a second signal counts as a repetition: a launcher forwards to its children a
+# signal that the terminal or the scheduler has already sent to the whole process group
 REPEAT_WINDOW = 1.0
 CONSENSUS_EVERY = 5  # steps
-# numbers the prefixes; equal on all ranks, because all call in the same order
+# Counter of the prefixes in `key_value_store`. All ranks call the function in the same order, so
+# the counter is equal on all ranks
 _uses = itertools.count()
 
 
 def key_value_store(purpose: str) -> Any:
     """Return the key-value store of the process group, with a prefix that no earlier call used.
 
-    Keys of earlier uses may still exist in the store. All ranks must call this function in the same
-    order, so that they get the same prefix.
+    The prefix separates the keys from those of earlier uses, which may still exist. All ranks must
+    call this function in the same order, so that all ranks get the same prefix.
     """
     from torch import distributed
 
@@ -47,14 +48,14 @@ def key_value_store(purpose: str) -> Any:
 
 
 class SignalHandler:
-    """Context manager that handles SIGNALS: the first asks the run to stop, the second exits.
+    """Context manager that handles SIGNALS: the first stops the run, the second exits at once.
 
-    A second signal exits at once, even while the main thread is blocked in C code. Python's signal
-    handlers do not run there, so a thread reads the wakeup file descriptor. In an interactive
-    shell, which would lose its variables, a second Ctrl-C raises KeyboardInterrupt instead.
+    A second signal exits even while the main thread is blocked in C code. Python's signal handlers
+    do not run there, so a thread reads signals from the wakeup file descriptor. In an interactive
+    shell, where an exit would lose the variables, a second Ctrl-C raises KeyboardInterrupt instead.
 
     Attributes:
-        reason: Name of the first signal, or reason given to `request_stop`. Empty: no stop.
+        reason: Name of the first signal, or the reason passed to `request_stop`. Empty: no stop.
     """
 
     reason = ""
@@ -84,7 +85,7 @@ class SignalHandler:
             os.close(self.writing)  # the thread reads until the pipe is closed
 
     def request_stop(self, reason: str) -> None:
-        """Stop the run for this reason. Only the first reason counts."""
+        """Request a stop of the run. If called again, the first reason stays."""
         self.reason = self.reason or reason
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -99,8 +100,8 @@ def _exit_on_second_signal(reading: int) -> None:
     Only the numbers in SIGNALS count. The function returns when the pipe is closed.
 
     A launcher may forward a signal that the process has already got from the terminal or from the
-    scheduler. Therefore a second signal within REPEAT_WINDOW is ignored, unless it is a Ctrl-C. The
-    exit status is SECOND_SIGNAL plus the number of the signal, as in a shell.
+    scheduler. Therefore, a second signal within REPEAT_WINDOW is ignored, except Ctrl-C. The exit
+    status is SECOND_SIGNAL plus the number of the signal, as in a shell.
 
     Args:
         reading: File descriptor of the pipe, one byte for each signal.
@@ -126,8 +127,8 @@ def _exit_on_second_signal(reading: int) -> None:
 def exit_process(status: int, text: str) -> None:
     """Print a text to stderr, kill the data workers and exit, from any thread.
 
-    os._exit works even while the main thread is blocked. It skips the clean-up of the workers, so
-    they are killed here.
+    os._exit works even while the main thread is blocked, but skips the clean-up of the data
+    workers. Therefore, this function kills the workers.
 
     Args:
         status: Exit status.
@@ -143,14 +144,14 @@ def exit_process(status: int, text: str) -> None:
 class StopConsensus:
     """Agreement of all ranks on the step at which a run stops after a signal.
 
-    Call the object before each step, at the same steps on all ranks. It returns the reason to stop
-    before this step, or "".
+    Call the object before each step, at the same steps on all ranks. The call returns the reason to
+    stop before this step, or "".
 
-    The first call and every CONSENSUS_EVERY-th step is a round: each rank writes its signal, if
-    any, and reads what all ranks wrote in the previous round. By then all ranks have written, so no
-    rank waits for a slower rank. A signal stops the run within 2 CONSENSUS_EVERY steps. The first
-    round has no previous round and reads its own votes, so that a run that was signalled during
-    setup stops before it trains.
+    The first call and every CONSENSUS_EVERY-th step are a round of votes. In a round, each rank
+    writes a vote (the signal, if any) and reads the votes of the previous round. By then, all ranks
+    have written these votes, so no rank waits for a slower rank. A signal stops the run within 2
+    CONSENSUS_EVERY steps. The first round has no previous round and reads the votes of the first
+    round itself, so that a run that was signalled during setup stops before training.
 
     Args:
         signals: Handler of this process's signals.
@@ -168,42 +169,46 @@ class StopConsensus:
             self.store = key_value_store("stop")
 
     def alone(self) -> bool:
-        """Return whether the only process of the run got a signal, and may thus stop at once."""
+        """Return whether the run has a single process and got a signal, so that it may stop now."""
         return self.processes == 1 and bool(self.signals.reason)
 
     def is_requested(self) -> bool:
-        """Return whether this process got a signal, even if no further process did."""
+        """Return whether this process got a signal. Other ranks may not know of the signal."""
         return bool(self.signals.reason)
 
     def __call__(self, step: int) -> str:
-        if not self.reason and self.processes == 1:
+        if self.reason:
+            return self.reason
+        is_round = not self.rounds or step % CONSENSUS_EVERY == 0
+        if self.processes == 1:
             self.reason = self.signals.reason
-        elif not self.reason and (not self.rounds or step % CONSENSUS_EVERY == 0):
+        elif is_round:
             self.reason = self._agreed_reason(step)
         return self.reason
 
     def _agreed_reason(self, step: int) -> str:
-        """Write this rank's vote on stopping the run, and return the result of the previous vote.
+        """Write this rank's vote, and return the result of the previous round of votes.
 
-        Each call is a round, in which each rank writes its vote: the reason why it wants to stop,
-        such as "SIGTERM on process 3", or an empty text. Then each rank reads the votes of the
-        previous round, because all ranks have written them by now. The result is the vote of the
-        lowest rank that wants to stop, or an empty text. The first round has no previous round, so
-        it waits for the votes of all ranks in the first round.
+        A vote is the reason to stop, such as "SIGTERM on process 3", or an empty text. Each call
+        writes a vote and reads the votes of the previous round, which all ranks have written by
+        now. The result is the vote of the lowest rank with a reason to stop, or an empty text. The
+        first call has no previous round and waits for the votes of all ranks in the first round.
 
         Args:
             step: Step of the round, at which all ranks call this method.
         """
         vote = f"{self.signals.reason} on process {self.rank}" if self.signals.reason else ""
-        # With "=" in front, no value is empty, which some stores could not hold
+        # Some stores cannot hold an empty value, so each value starts with "="
         self.store.set(f"{step}/{self.rank}", f"={vote}")
         self.rounds.append(step)
         is_first = len(self.rounds) == 1
         round_to_read = step if is_first else self.rounds[-2]
         votes = self.store.multi_get([f"{round_to_read}/{rank}" for rank in range(self.processes)])
         if len(self.rounds) > 3:
-            # The rounds are now: oldest, second, third (which was read), current. All ranks have
-            # voted in the third, so all have finished the second, in which they read the oldest
-            self.store.delete_key(f"{self.rounds.pop(0)}/{self.rank}")
+            # The rounds are now: oldest, second, third (just read), current. All ranks have voted
+            # in the third, so all ranks have finished the second, which read the oldest. The oldest
+            # is no longer needed
+            oldest = self.rounds.pop(0)
+            self.store.delete_key(f"{oldest}/{self.rank}")
         reasons = [vote.decode().removeprefix("=") for vote in votes]
-        return next(filter(None, reasons), "")
+        return next((reason for reason in reasons if reason), "")

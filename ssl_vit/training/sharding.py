@@ -25,16 +25,15 @@ from ..recipe.schema import Optim
 from . import optim
 from .strategy import Strategy
 
-# sections of a DeepSpeed file about settings that optim.* and compute.precision of the recipe
-# determine
+# Sections of a DeepSpeed file that would repeat optim.* and compute.precision of the recipe
 RECIPE_SECTIONS = ("optimizer", "scheduler", "amp", "bf16", "fp16", "torch_autocast")
 
 
 class ShardedStrategy(Strategy, ABC):
-    """Strategy in which each process holds a shard of every weight, gradient or moment.
+    """Strategy that shards weights, gradients or moments over the processes.
 
     Attributes:
-        full_copy: Objective with whole weights on the CPU, into which shards are gathered for
+        full_copy: Copy of the objective on the CPU, into which whole weights are gathered for
             evaluation. None if every process holds the whole weights.
     """
 
@@ -42,7 +41,7 @@ class ShardedStrategy(Strategy, ABC):
 
     @abstractmethod
     def gather(self, p: nn.Parameter) -> Tensor:
-        """Return a whole weight, gathered from the shards of all processes. Collective."""
+        """Gather a whole weight from the shards of all processes. Collective."""
 
     @abstractmethod
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
@@ -59,7 +58,7 @@ class ShardedStrategy(Strategy, ABC):
         with torch.no_grad():
             full_weights = self.full_copy.state_dict()  # shares memory with the copy
             for name, value in self.objective.named_buffers():
-                if name in full_weights:
+                if name in full_weights:  # a state_dict lacks non-persistent buffers
                     full_weights[name].copy_(value)
             for name, p in self.objective.named_parameters():
                 full_weights[name].copy_(self.gather(p))
@@ -71,7 +70,7 @@ class ShardedStrategy(Strategy, ABC):
     def prepare_to_save(self, value: Tensor) -> Tensor | None:
         """Return a copy on the CPU on the first process, and None on all other processes.
 
-        The device memory is then free for the next tensor.
+        The device memory of the whole tensor is then free for the next tensor.
         """
         return value.to("cpu", copy=True) if self.accelerator.is_main_process else None
 
@@ -79,7 +78,7 @@ class ShardedStrategy(Strategy, ABC):
         weights: dict[str, Any] = self.objective.state_dict()
         gathered: dict[nn.Parameter, Tensor | None] = {}
         for name, p in self.objective.named_parameters(remove_duplicate=False):
-            if p not in gathered:  # a shared weight has several names
+            if p not in gathered:  # gather a shared weight, which has several names, only once
                 gathered[p] = self.prepare_to_save(self.gather(p).detach())
             weights[name] = gathered[p]
         return weights
@@ -95,8 +94,8 @@ class ShardedStrategy(Strategy, ABC):
 class ZeroStrategy(ShardedStrategy):
     """DeepSpeed ZeRO: shard the moments (stage 1), also the gradients (2), also the weights (3).
 
-    All tensors are float32; the precision of the recipe is that of autocast. DeepSpeed itself skips
-    an update that is not finite.
+    All stored tensors are float32. The precision of the recipe applies only to autocast. DeepSpeed
+    itself skips an update that is not finite.
     """
 
     def prepare(self) -> nn.Module:
@@ -109,21 +108,22 @@ class ZeroStrategy(ShardedStrategy):
             self.full_copy = deepcopy(self.objective).cpu()
         elif self.compiles:
             compile_blocks(self.objective)
-        # the loop reports skipped updates
+        # The training loop reports skipped updates, so hide DeepSpeed's warnings about them
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         # torch 2.14 renames two collectives that DeepSpeed 0.19 calls in every pass
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         engine, _ = self.accelerator.prepare(self.objective, self.optimizer)
         self.zero = engine.optimizer
-        # DeepSpeed joins the weights of a parameter group into one flat tensor
+        # DeepSpeed joins the weights of a parameter group into one flat tensor and shards it. Map
+        # each weight to this process's shard
         groups = self.zero.fp16_groups if self.stage == 3 else self.zero.bit16_groups
         self.flat: dict[nn.Parameter, Tensor] = {}
         for weights, flat in zip(groups, self.local_shards, strict=True):
             self.flat |= dict.fromkeys(weights, flat)
         self.init_moments(self.local_shards)
         if self.stage < 3:
-            # the views of the moments are created lazily; a private name (0.19; bounded in
-            # pyproject)
+            # DeepSpeed would create the views of the moments later. The method is private to
+            # DeepSpeed (version 0.19, see pyproject.toml)
             self.zero._lazy_init_hp_params_optimizer_state()
         return engine
 
@@ -132,13 +132,13 @@ class ZeroStrategy(ShardedStrategy):
 
     @property
     def local_shards(self) -> list[Tensor]:
-        """Shard of the weights on this process: one flat tensor per parameter group."""
+        """Return this process's shards of the weights: one flat tensor per parameter group."""
         if self.stage == 3:
             return self.zero.fp32_partitioned_groups_flat
         return self.zero.single_partition_of_fp32_groups
 
     def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """Return the optimiser's state for the flat tensor that contains the weight's group."""
+        """Return the optimiser's state that all weights of the parameter group share."""
         return self.optimizer.state[self.flat[p]]
 
     def sync_gradients_if(self, last: bool) -> AbstractContextManager:
@@ -162,7 +162,7 @@ class ZeroStrategy(ShardedStrategy):
         return norm, ~norm.isfinite()
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
-        # a NaN makes DeepSpeed skip the update
+        # A NaN makes DeepSpeed skip the update
         self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]
         self.run_pass(batch, cast, last=True)
         self.prepared.step()
@@ -177,7 +177,7 @@ class ZeroStrategy(ShardedStrategy):
         if self.stage < 3:
             super().blend(average, p, weight)
             return
-        # tensor by tensor, so that only one whole weight is held at a time
+        # Gather weight by weight, so that memory holds only one whole weight and its average
         self.scatter(average, self.gather(average).lerp_(self.gather(p), weight))
 
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
@@ -215,8 +215,8 @@ class ZeroStrategy(ShardedStrategy):
     def _shard(self, p: Any, value: Tensor) -> Tensor:
         """Cut this process's shard from a whole tensor, as stage 3 of DeepSpeed's ZeRO does.
 
-        The tensor is flattened, padded with zeros at the end, and divided into one shard of equal
-        size for each process.
+        The tensor is flattened, padded with zeros at the end, and divided into equal shards, one
+        for each process.
 
         Args:
             p: Weight that the tensor belongs to.
@@ -240,9 +240,9 @@ class Fsdp2Strategy(ShardedStrategy):
             compile_blocks(self.objective)
         for group in self.optimizer.param_groups:
             group["fused"] = self.settings.optimiser.fuses_shards
-        # Use the class of this network's blocks instead of the name in launch/fsdp2.yaml: timm's
-        # Eva has another class, a ResNet has none, and Accelerate refuses a name that it does not
-        # find.
+        # FSDP2 wraps modules of the given class names. Replace the name in launch/fsdp2.yaml by the
+        # classes of this network's blocks: timm's Eva has another class, a ResNet has no blocks,
+        # and Accelerate refuses an unknown name.
         block_classes = set()
         for module in self.objective.modules():
             blocks = getattr(module, "blocks", None)
@@ -280,7 +280,9 @@ class Fsdp2Strategy(ShardedStrategy):
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
         device = self.accelerator.device
         for key, value in values.items():
-            self.state_of(p)[key].copy_(_cut(value.to(device), p) if value.ndim else value)
+            is_scalar = not value.ndim  # such as the count of steps, which is not sharded
+            local_value = value if is_scalar else _cut(value.to(device), p)
+            self.state_of(p)[key].copy_(local_value)
 
 
 def build_strategy(
@@ -301,19 +303,20 @@ def build_strategy(
         precision: float32 or bfloat16.
         compiles: Whether to use torch.compile.
         batch_layout: How a global batch is divided.
-        accelerator: Accelerator, which knows the configuration.
+        accelerator: Accelerator with the launcher's configuration.
 
     Raises:
         UserError: The strategy does not support the recipe or the DeepSpeed configuration.
     """
-    kinds: dict[DistributedType, type[Strategy]] = {
+    sharded_strategies: dict[DistributedType, type[Strategy]] = {
         DistributedType.DEEPSPEED: ZeroStrategy,
         DistributedType.FSDP: Fsdp2Strategy,
     }
-    kind = kinds.get(accelerator.distributed_type, Strategy)
-    strategy = kind(objective, optimizer, settings, precision, compiles, batch_layout, accelerator)
-    # ZeRO 3 and FSDP2 shard the weights. Only they have a full copy, into which the shards are
-    # gathered for evaluation
+    strategy_class = sharded_strategies.get(accelerator.distributed_type, Strategy)
+    strategy = strategy_class(
+        objective, optimizer, settings, precision, compiles, batch_layout, accelerator
+    )
+    # Only strategies that shard the weights (ZeRO 3 and FSDP2) have a full copy
     has_sharded_weights = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
     if has_sharded_weights and settings.average is not None:
         raise UserError(
@@ -326,8 +329,8 @@ def build_strategy(
 def check_deepspeed(config: dict[str, Any]) -> None:
     """Check that a DeepSpeed configuration shards the training state and repeats no recipe setting.
 
-    Sections about values that the recipe sets (RECIPE_SECTIONS, such as "optimizer") must be
-    missing or disabled.
+    Sections with values that the recipe sets (RECIPE_SECTIONS, such as "optimizer") must be missing
+    or disabled.
 
     Args:
         config: Content of the DeepSpeed file.
@@ -388,5 +391,5 @@ def _whole(x: Any) -> Tensor:
 
 
 def _cut(value: Tensor, like: Any) -> Tensor:
-    """Return a whole tensor, sharded like the DTensor `like`."""
+    """Shard a whole tensor like the DTensor `like`."""
     return distribute_tensor(value, like.device_mesh, like.placements)

@@ -22,7 +22,7 @@ from .strategy import Strategy
 
 @dataclass
 class State:
-    """Everything that training changes, from the weights to the sums since the last row."""
+    """All values that training changes, from the weights to the sums since the last row."""
 
     objective: Objective
     strategy: Strategy
@@ -39,10 +39,10 @@ class State:
     lr: float = 0.0  # learning rate of the last step
     images_seen: int = 0  # images that this process has read
     images_unreadable: int = 0  # images that this process could not read
-    # unreadable images by name, since this start
+    # how often each image was unreadable since the run was started or resumed, by name
     unreadable: Counter[str] = field(default_factory=Counter)
-    best: dict[str, Any] | None = None  # rank 0: the best evaluation so far (checkpoint.best)
-    # for resume=RUN@STEP: the run, the step, and seconds and device_seconds up to the step
+    best: dict[str, Any] | None = None  # on rank 0, the best evaluation so far (checkpoint.best)
+    # with resume=RUN@STEP: the run, the step, and seconds and device_seconds up to the step
     trunk: dict[str, Any] | None = None
 
     @property
@@ -55,8 +55,8 @@ class State:
         """Yield the objective to evaluate and export, with averaged weights if the run has any.
 
         All ranks must enter and leave the context together. The objective runs without
-        torch.compile. Otherwise torch would compile two more graphs, for evaluation mode and for
-        the smaller last batch, which takes longer than evaluating the few images.
+        torch.compile. Otherwise, torch would compile two more graphs, for evaluation mode and for
+        the smaller last batch, and that would take longer than the evaluation.
         """
         with torch.compiler.set_stance("force_eager"):
             if self.average:
@@ -72,7 +72,7 @@ class State:
         stream of images (data.stream=true) needs the same number of processes.
 
         Returns:
-            {name: value}, as in the checkpoint. Among others, "stream" has the position of each
+            {name: value}, as in the checkpoint. For example, "stream" has the position of each
             process in the stream of images, "norms" the sum and the count of the gradient norms
             since the last row of metrics, and "trunk" the run and step at which this run began
             (resume=RUN@STEP).
@@ -89,8 +89,8 @@ class State:
             "device_seconds": self.device_seconds,
             **self.strategy.save(),
             "schedule": self.schedule.state_dict(),
-            # Pairs instead of a dictionary: a state that is uploaded to the Hub is stored as JSON,
-            # in which a tuple cannot be a key
+            # Store pairs instead of a dictionary: on the Hub, a state is stored as JSON, where a
+            # tuple cannot be a key
             "sums": [[*pair] for pair in add_processes(self.sums, accelerator).items()],
             "norms": None if self.norm_sum_and_count is None else self.norm_sum_and_count.cpu(),
             "skipped": [bool(flag) for flag in self.skipped],
@@ -112,11 +112,11 @@ class State:
     def load(self, saved: dict[str, Any]) -> None:
         """Restore a saved state. Collective.
 
-        A saved state has the counts and sums of all processes together. They are restored on rank 0
-        and are 0 on all other ranks, so that their totals stay the same.
+        A saved state has counts and sums added over all processes. Rank 0 restores these values and
+        all other ranks start from 0, so that the totals stay the same.
 
         Args:
-            saved: Result of `save`, which explains entries such as "trunk".
+            saved: Result of `save`.
 
         Raises:
             UserError: Another number of processes read the stream, or another device batch would
@@ -141,9 +141,9 @@ class State:
         is_main, device = accelerator.is_main_process, accelerator.device
         self.images_seen = saved["images_seen"] if is_main else 0
         self.images_unreadable = saved["images_unreadable"] if is_main else 0
-        sums = saved["sums"] if is_main else ()
-        # In a state from the Hub, JSON has turned the tuples into lists
-        self.sums = {tuple(map(tuple, names)): rows.to(device) for names, rows in sums}
+        saved_sums = saved["sums"] if is_main else ()
+        # In a state from the Hub, `names` is a list of lists, because JSON has no tuples
+        self.sums = {tuple(map(tuple, names)): rows.to(device) for names, rows in saved_sums}
         self.norm_sum_and_count = None if saved["norms"] is None else saved["norms"].to(device)
         self.skipped = [torch.tensor(flag, device=device) for flag in saved["skipped"]]
         if self.stream:
@@ -152,19 +152,20 @@ class State:
     def _check_device_batch(self, saved_batch: int) -> None:
         """Check that a resumed run draws the same random numbers as the uninterrupted run.
 
-        The number of images in a device batch matters if something is drawn for a whole device
-        batch at a time: the masks of dropout and drop path, or patches from other images.
+        The size of a device batch matters if random numbers are drawn for a whole device batch: for
+        the masks of dropout and drop path, or to choose patches from other images.
 
         Args:
-            saved_batch: Images in a device batch of the saved run.
+            saved_batch: Number of images in a device batch of the saved run.
 
         Raises:
-            UserError: The device batch differs, and something is drawn for a whole device batch.
+            UserError: The device batch differs, and random numbers are drawn for a whole device
+                batch.
         """
         batch = self.strategy.batch_layout.device_batch
         rates = {name: getattr(self.strategy.settings, name) for name in ("dropout", "drop_path")}
         random_options = [f"optim.{name}={rate:g}" for name, rate in rates.items() if rate > 0]
-        # the option of the objective by which images of a device batch are mixed, or ""
+        # mixing_option is "" if the objective does not mix the images of a device batch
         if self.strategy.objective.mixing_option:
             random_options.append(self.strategy.objective.mixing_option)
         if random_options and saved_batch != batch:

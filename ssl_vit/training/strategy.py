@@ -1,8 +1,8 @@
-"""Train an objective: the interface for the loop and checkpoints, and the implementation for one
-process and DDP.
+"""Train an objective on one process or with DDP.
 
-sharding.py has ZeRO and FSDP2. Every strategy saves the same whole, named float32 tensors, so that
-a run can be resumed under another strategy.
+The class `Strategy` is also the interface for the loop and for checkpoints. sharding.py implements
+ZeRO and FSDP2. Every strategy saves the same whole, named float32 tensors, so that a run can be
+resumed under another strategy.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -67,22 +67,22 @@ class Strategy:
         return {"strategy": "DDP" if is_ddp else "none"}
 
     def init_moments(self, weights: Iterable[Tensor]) -> None:
-        """Allocate the optimiser's moments for the weights or shards that this process holds.
+        """Allocate the optimiser's moments for the weights or shards of this process.
 
-        Call this after sharding, because the moments of all weights may not fit into memory.
+        Call this method after sharding, because the moments of all weights may not fit into memory.
         """
         for weight in weights:
             assert weight.dtype == torch.float32
             self.optimizer.state[weight] = optim.initial_state(self.settings, weight)
 
     def watch_progress(self, tick: Callable[[], None]) -> None:
-        """Call `tick` where processes may wait for each other: around the passes of a step.
+        """Register hooks that call `tick` where processes may wait for each other.
 
         `tick` is called before and after each forward pass, and when the gradients of this process
-        are complete. A process that is late has then called `tick` less often than the others.
+        are complete. A late process has thus called `tick` less often than all other processes.
         """
         self._watch_forward(tick)
-        # The gradient of the first parameter is complete last
+        # The backward pass completes the gradient of the first parameter last
         first_parameter = next(p for p in self.objective.parameters() if p.requires_grad)
         first_parameter.register_post_accumulate_grad_hook(lambda _: tick())
 
@@ -91,11 +91,11 @@ class Strategy:
         self.prepared.register_forward_hook(lambda *_: tick())
 
     def state_of(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """Return the optimiser's state for the part of a weight that this process holds."""
+        """Return the optimiser's state of a weight, or of this process's shard of the weight."""
         return self.optimizer.state[p]
 
     def run_pass(self, batch: Batch, cast: AbstractContextManager, last: bool) -> Output:
-        """Run the forward and backward pass of a batch, and add to the gradients.
+        """Run the forward and backward pass of a batch, and accumulate the gradients.
 
         Args:
             batch: Batch on the device.
@@ -140,10 +140,10 @@ class Strategy:
 
     @torch.no_grad()
     def reset_moments(self, weights: Iterable[nn.Parameter]) -> None:
-        """Set the optimiser's state of weights to zero, as if they had never been updated.
+        """Set the optimiser's state of some weights to zero, as before the first update.
 
-        The number of steps is set to zero, too, because Adam divides by 1 - beta^steps to correct
-        moments that have just begun.
+        The number of steps is set to zero, too, because Adam divides moments by 1 - beta^steps to
+        correct the bias of the first steps.
         """
         for p in weights:
             for value in self.state_of(p).values():
@@ -153,9 +153,8 @@ class Strategy:
     def update_momentum(self, progress: float, found_inf: Tensor) -> None:
         """Call the objective's `after_step`, then update its moving averages of weights, if any.
 
-        The objective names pairs of an averaged weight (for example of a teacher) and the trained
-        weight, and one momentum for all pairs. An average becomes momentum * average + (1 -
-        momentum) * weight.
+        The objective returns a momentum, and pairs of an average (for example, a teacher's weight)
+        and a trained weight. An average becomes momentum * average + (1 - momentum) * weight.
 
         Args:
             progress: Share of the run that is done, 0 to 1.
@@ -174,9 +173,9 @@ class Strategy:
         average.lerp_(p, weight)
 
     def find_nonfinite_and_clear(self, *values: Tensor) -> Tensor:
-        """Return whether a loss of this step, or one of `values`, is not finite on any process.
+        """Return whether a loss of this step or one of `values` is not finite on any process.
 
-        The list of losses is emptied, because the next step begins. Collective.
+        The list of losses is then emptied for the next step. Collective.
 
         Args:
             *values: Scalars on the device to check together with the losses.
@@ -208,8 +207,8 @@ class Strategy:
     def _check_gradients(self) -> None:
         """Check that each weight got a gradient, if there are several processes.
 
-        Otherwise DDP would fail only in the next pass, after all processes had waited for each
-        other's gradients.
+        Otherwise, DDP would fail only in the next pass, after all processes had waited for missing
+        gradients.
 
         Raises:
             UserError: A weight got no gradient. All processes but the first raise ReportedError.
@@ -228,7 +227,7 @@ class Strategy:
 
     @contextmanager
     def full_weights(self) -> Iterator[Objective]:
-        """Context with the objective for evaluation, whole on every process. Collective."""
+        """Yield the objective for evaluation, with whole weights on every process. Collective."""
         yield self.objective
 
     @torch.no_grad()
@@ -237,7 +236,7 @@ class Strategy:
 
         Returns:
             {"objective": {name: weight}, "moments": {name: {moment: value}}}. A sharded strategy
-            returns CPU tensors on the first process, and None in place of each tensor elsewhere.
+            returns CPU tensors on the first process. On other processes, each tensor is None.
         """
         weights = self.whole_weights()
         moments = {}
@@ -249,32 +248,32 @@ class Strategy:
 
     @torch.no_grad()
     def load(self, saved: Saved) -> None:
-        """Restore what `save` returned under any strategy. Collective."""
+        """Restore weights and moments that `save` of any strategy returned. Collective."""
         self.load_whole_weights(saved["objective"])
         for name, p in self.objective.named_parameters():
             if p.requires_grad:
                 self.scatter_moments(p, saved["moments"][name])
 
     def prepare_to_save(self, value: Tensor) -> Tensor | None:
-        """Return a whole tensor in the form in which `save` returns it: here unchanged."""
+        """Convert a whole tensor for `save`. Without sharding, the tensor stays unchanged."""
         return value
 
     def whole_weights(self) -> dict[str, Any]:
-        """Return the objective's state_dict with whole weights, shared ones under each name.
+        """Return the objective's state_dict with whole weights. Collective.
 
-        Collective, like the next three methods.
+        A weight that several modules share is included under each name.
         """
         return self.objective.state_dict()
 
     def load_whole_weights(self, weights: dict[str, Tensor]) -> None:
-        """Load a state_dict with whole weights into the objective."""
+        """Load a state_dict with whole weights into the objective. Collective."""
         self.objective.load_state_dict(weights)
 
     def gather_moments(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """Return the optimiser's state of a weight with whole moments."""
+        """Return the optimiser's state of a weight, with whole moments. Collective."""
         return self.state_of(p)
 
     def scatter_moments(self, p: nn.Parameter, values: dict[str, Tensor]) -> None:
-        """Restore the optimiser's state of a weight from whole moments."""
+        """Restore the optimiser's state of a weight from whole moments. Collective."""
         for key, value in self.state_of(p).items():
             value.copy_(values[key])

@@ -43,13 +43,13 @@ CAUTION = (
     "A difference between two runs may be chance. To judge it, run a study, which compares several"
     " seeds and gives intervals."
 )
-# heading: number of images whose labels the initial weights had learned
+# name of a fact: the number of images whose labels the initial weights had learned
 LEARNED = "labels learned before"
 
 
 @dataclass(frozen=True, eq=False)
 class ListedRun:
-    """Run in a list. Values that need the files of the run are read once, on first use.
+    """Run in a list. Values from the run's files are read once, on first use.
 
     Attributes:
         name: Path of the run's folder from the listed folder.
@@ -63,10 +63,10 @@ class ListedRun:
     def settings(self) -> Values:
         """`{key: value}` of the recipe, completed with defaults.
 
-        A recipe with any key of a group, such as `optim.lr`, gets the default of every other key of
-        the group, such as `optim.warmup`. There are two exceptions: an evaluation has no `optim.*`,
-        because it trains nothing, and `probe.pool` is the pooling that was used. Empty if the
-        recipe cannot be read.
+        If the recipe has a key of a group, such as `optim.lr`, the other keys of the group, such as
+        `optim.warmup`, have their defaults. There are two exceptions: an evaluation has no
+        `optim.*`, because it trains nothing, and `probe.pool` is the pooling that was used. Empty
+        if the recipe cannot be read.
         """
         values, result = self.record.values, self.record.result
         if not values:
@@ -88,7 +88,7 @@ class ListedRun:
 
     @cached_property
     def damage(self) -> str:
-        """What is missing or damaged in the run and the export, or an empty text."""
+        """Missing or damaged files of the run and of the export, in words, or an empty text."""
         problems = list(self.record.problems)
         values = self.record.values
         # an unfinished run and an evaluation (the objective `probe`) have no export
@@ -105,8 +105,7 @@ class ListedRun:
     def state(self) -> str:
         """State in words: finished, running at a step, stopped, or damaged with the reason.
 
-        To resume a stopped run, the user repeats the command that started it. The state also says
-        after which step the run then continues.
+        A stopped run resumes if its command is repeated. The state says after which step.
         """
         if self.damage:
             return f"damaged: {self.damage}"
@@ -171,7 +170,7 @@ class ListedRun:
         """Return the value of the best baseline on the same images, or None without a baseline.
 
         Baselines are, for example, always naming the commonest class, or k-NN on raw pixels.
-        Untrained weights do not count, because lists of runs show them apart.
+        Untrained weights do not count, because lists of runs have a separate text for them.
         """
         reading = self.measured.get(metric)
         if reading is None:
@@ -186,7 +185,7 @@ class ListedRun:
     def count_learned(self, split: str) -> int:
         """Return the number of images of a split whose labels the initial weights had learned.
 
-        The number is 0 if it is not recorded.
+        The result is 0 if the number is not recorded.
         """
         return seen_text.learned_labels(self.record.seen, split)
 
@@ -207,15 +206,14 @@ class ListedRun:
             if not readings:
                 return None
             reading = min(readings, key=lambda reading: reading.split != "test")
-            # compared with itself, the metric gets no note on its number of images
-            name = measure_text(reading, largest=reading)
-            return f"{name} {value_with_fresh(reading)}{_caveats(self, reading)}"
+            # with itself as the largest, the metric gets no note on the number of images
+            metric_name = measure_text(reading, largest=reading)
+            return f"{metric_name} {value_with_fresh(reading)}{_caveats(self, reading)}"
 
     def first_metric(self, test: bool) -> str | None:
         """Describe the most important metric of the trained model, or return None without any.
 
-        Metrics of the frozen encoder do not count. A plugin may declare metrics of its own, and the
-        order of importance then includes them.
+        Metrics of the frozen encoder do not count. Metrics that a plugin declares do count.
 
         Args:
             test: Whether to take a metric of test images (True) or of other images (False).
@@ -266,24 +264,25 @@ def count_states(runs: Sequence[ListedRun]) -> str:
 
 
 def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
-    """Return the recipe keys in which runs differ, if the keys change the computation.
+    """Return the recipe keys that differ between runs and change the computation.
 
-    A run without a key of ssl_vit counts as equal to all other runs: an evaluation, for example,
-    has no learning rate. A run without a key of a plugin differs from the runs with this key,
+    A run that lacks a key of ssl_vit counts as equal to all other runs: an evaluation, for example,
+    has no learning rate. A run that lacks a key of a plugin differs from the runs with this key,
     because it was made without the plugin. Runs whose recipe cannot be read are ignored.
 
     Returns:
         `{key: value of each run as text}`, in the order of the recipes.
     """
-    recipes, default = [run.settings for run in runs if run.settings], defaults()
-    # keys of plugins that do not change the computation, as the plugins declared
+    all_settings = [run.settings for run in runs if run.settings]
+    default_values = defaults()
+    # keys of plugins that do not change the computation, as declared by the plugins
     free_keys = {key for run in runs for key in run.record.environment.free}
-    keys = dict.fromkeys(key for settings in recipes for key in settings)
+    keys = dict.fromkeys(key for settings in all_settings for key in settings)
     values_by_key = {}
     for key in keys:
-        is_of_plugin = key not in default
-        # runs without a key of ssl_vit are ignored; a missing key of a plugin is a value, NONE
-        compared = [settings for settings in recipes if key in settings or is_of_plugin]
+        is_of_plugin = key not in default_values
+        # a run without a key of ssl_vit is ignored; without a key of a plugin, its value is NONE
+        compared = [settings for settings in all_settings if key in settings or is_of_plugin]
         values = {format_value(settings.get(key, NONE)) for settings in compared}
         if len(values) > 1 and schema.changes_experiment(key, free_keys):
             values_by_key[key] = [format_value(run.settings.get(key, NONE)) for run in runs]
@@ -345,14 +344,14 @@ class Column(NamedTuple):
         """
         with_value = [run for run in runs if self.value(run) is not None]
         is_text = bool(with_value) and isinstance(self.value(with_value[0]), str)
-        # numbers are sorted downwards unless `backwards` is set, texts only if it is set
+        # texts descend if `backwards` is set, numbers descend if it is not set
         is_descending = backwards == is_text
         with_value.sort(key=self.value, reverse=is_descending)
         return with_value + [run for run in runs if self.value(run) is None]
 
 
 def recipe_column(*keys: str) -> Callable[[ListedRun], Any]:
-    """Return a function that looks up the first of these recipe keys that a run has set."""
+    """Return a function from a run to the value of the first of these recipe keys that is set."""
 
     def value(run: ListedRun) -> str | None:
         candidates = (run.record.values.get(key) for key in keys)
@@ -397,33 +396,35 @@ def metric_text(run: ListedRun, metric: str) -> str:
     other baseline, and the limits of the metric (`_caveats`).
     """
     reading = run.measured[metric]
-    fresh, baseline = run.fresh_value(metric), run.best_baseline(metric)
-    cell = reading.row.text(reading.value, page=True)
+    untrained_value, baseline_value = run.fresh_value(metric), run.best_baseline(metric)
+    text = reading.row.text(reading.value, page=True)
     if reading.images:
-        cell += f" (n = {reading.count_text})"
-    if fresh is not None:
-        cell += f"; untrained {reading.row.text(fresh, page=True)}"
-    if baseline is not None:
-        cell += f"; to beat {reading.row.text(baseline, page=True)}"
-    return cell + _caveats(run, reading)
+        text += f" (n = {reading.count_text})"
+    if untrained_value is not None:
+        text += f"; untrained {reading.row.text(untrained_value, page=True)}"
+    if baseline_value is not None:
+        text += f"; to beat {reading.row.text(baseline_value, page=True)}"
+    return text + _caveats(run, reading)
 
 
 def _caveats(run: ListedRun, reading: MetricReading) -> str:
     """Return the limits of a metric, to follow the metric's value, or an empty text.
 
-    The limits are, in this order: the metric is no better than always naming the commonest class;
-    the encoder has learned labels of the measured images; it is unknown whether the encoder has
-    seen the images; the images are training images. Learned labels make the value worthless, so the
-    last two limits are then left out.
+    The limits are, in this order:
+    - the metric is no better than always naming the commonest class,
+    - the encoder has learned labels of the measured images (this makes the value worthless, so the
+      further limits are then left out),
+    - it is unknown whether the encoder has seen the images,
+    - the images are training images.
     """
-    limits = "; not shown to be better than the commonest class" if is_no_better(reading) else ""
+    text = "; not shown to be better than the commonest class" if is_no_better(reading) else ""
     if run.count_learned(reading.split):
-        return f"{limits} (do not compare: {LEARNED})"
+        return f"{text} (do not compare: {LEARNED})"
     if any(seen.unknown for seen in run.record.seen):
-        limits += " (unknown whether the encoder was trained on these images)"
+        text += " (unknown whether the encoder was trained on these images)"
     if reading.split == "train":
-        limits += " (on training images)"
-    return limits
+        text += " (on training images)"
+    return text
 
 
 class RankedGroup(NamedTuple):
@@ -447,8 +448,8 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
         The largest group first, and in each group the best run first. All runs of a group have the
             same facts (`_ranking_facts`), such as the data set, the split and the measured images.
     """
-    by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
-    ranked_runs = [
+    runs_by_facts: dict[tuple[tuple[str, str], ...], list[ListedRun]] = {}
+    runs_to_rank = [
         run
         for run in runs
         if metric in run.measured and run.state == "finished" and not may_be_collapsed(run, metric)
@@ -458,9 +459,10 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
         reading = run.measured[metric]
         return -reading.value if reading.row.higher else reading.value
 
-    for run in sorted(ranked_runs, key=badness):
-        by_facts.setdefault(tuple(_ranking_facts(run, metric).items()), []).append(run)
-    groups = [RankedGroup(dict(facts), members) for facts, members in by_facts.items()]
+    for run in sorted(runs_to_rank, key=badness):
+        facts = tuple(_ranking_facts(run, metric).items())
+        runs_by_facts.setdefault(facts, []).append(run)
+    groups = [RankedGroup(dict(shared), members) for shared, members in runs_by_facts.items()]
     return sorted(groups, key=lambda group: -len(group.runs))
 
 
@@ -468,8 +470,8 @@ def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str
     """Return the facts that must be equal for measurements on a split to be comparable.
 
     The facts are the objective, the data set, the image size, the number of images and a
-    fingerprint of the images. If the held-out images were cut from the training set, the
-    fingerprint is `held_out` of environment.json, because `data` has that of the whole set.
+    fingerprint of the images. If the held-out images were cut from the training set, their
+    fingerprint is `held_out` in environment.json, and `data` has the fingerprint of the whole set.
 
     Args:
         run: Run that has measured something on the split.
@@ -511,7 +513,7 @@ def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
     split = reading.split
     learned = run.count_learned(split)
     facts = {"split": split, **_comparable_facts(run, split, run.count(metric))}
-    # runs whose images are unknown are comparable with no other run
+    # a run with unknown images is not comparable with any other run
     facts.setdefault("images", f"unknown images of {run.name}")
     facts[LEARNED] = f"{learned:,}" if learned else NONE
     if is_frozen_metric(reading.key):
@@ -527,7 +529,7 @@ def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
     if split == "train":
         keys += PART  # keys such as `data.share`, which choose a part of the training images
     settings = {key: run.settings.get(key) for key in keys}
-    # without keys that change no result; `environment.free` has such keys of the run's plugin
+    # leave out keys that change no result: `environment.free` has such keys of the run's plugin
     deciding = schema.experiment_values(settings, environment.free)
     return facts | {key: format_value(deciding[key]) for key in sorted(deciding)}
 

@@ -21,25 +21,25 @@ def find_runs(folder: Path) -> list[Path]:
     Raises:
         UserError: There is no run.
     """
-    runs, seen = [], set()
-    # folders and links to search, each with the levels of folders to search below
-    folders = [(folder, DEEPEST)]
-    links: list[tuple[Path, int]] = []
-    while folders or links:
-        path, levels = folders.pop() if folders else links.pop()
+    runs, searched = [], set()
+    # each folder or link has the number of levels to search below
+    folders_to_search = [(folder, DEEPEST)]
+    links_to_search: list[tuple[Path, int]] = []
+    while folders_to_search or links_to_search:
+        path, levels_below = folders_to_search.pop() if folders_to_search else links_to_search.pop()
         with suppress(OSError):  # another user's folder, or a folder that was just removed
             stat = path.stat()
-            if (stat.st_dev, stat.st_ino) in seen:  # links can form a circle
+            if (stat.st_dev, stat.st_ino) in searched:  # links can form a circle
                 continue
-            seen.add((stat.st_dev, stat.st_ino))
+            searched.add((stat.st_dev, stat.st_ino))
             if is_run(path):
                 runs.append(path)
                 continue
-            if not levels:
+            if not levels_below:
                 continue
             for child in _list_subfolders(path):
-                queue = links if child.is_symlink() else folders
-                queue.append((child, levels - 1))
+                queue = links_to_search if child.is_symlink() else folders_to_search
+                queue.append((child, levels_below - 1))
     if not runs:
         raise UserError(
             f"{folder}: no run found in this folder or in {DEEPEST} levels of folders below. Name"
@@ -51,9 +51,9 @@ def find_runs(folder: Path) -> list[Path]:
 def _list_subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder, except hidden folders, from Z to A.
 
-    The caller takes folders from the end of a list, so it searches them from A to Z.
+    The caller takes folders from the end of a list and so searches from A to Z.
     """
-    # scandir needs no call for each file, of which there can be millions
+    # there can be millions of files, and scandir needs no system call for each
     with os.scandir(folder) as entries:
         names = [
             entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")

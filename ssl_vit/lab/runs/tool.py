@@ -51,12 +51,13 @@ class RunTable:
     def frame(self) -> "DataFrame":
         """Runs as a pandas table with a row per run.
 
-        The columns are what `--json` prints of a run, such as its name, state and cost, then each
-        metric, and each recipe key in which these runs differ and which can change a result.
+        The columns are the fields that `--json` prints, such as the name, the state and the cost,
+        then the recipe keys that differ between the runs and can change a result, and the metrics.
         """
         from pandas import DataFrame
 
-        keys, rows = listed.differing_keys(self.runs), []
+        keys = listed.differing_keys(self.runs)
+        rows = []
         for run in self.runs:
             settings = {key: run.settings.get(key) for key in keys}
             metrics = {metric: run.value(metric) for metric in run.measured}
@@ -139,21 +140,19 @@ def _list(sort: str, runs: Sequence[ListedRun]) -> RunTable:
 def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     """Rank the runs by a metric, in groups of comparable runs.
 
-    The runs of a group share facts, such as the data set and the measured images, which are the
-    heading of the group.
+    The runs of a group have the same data set, measured images and so on (`RankedGroup.facts`).
 
     Raises:
-        UserError: No run has the metric, or the name is that of a baseline, such as `fresh_knn`
-            (k-NN with untrained weights), or it is unknown whether lower or higher values of the
-            metric are better.
+        UserError: No run has the metric. Or the metric is a baseline, such as `fresh_knn` (k-NN
+            with untrained weights). Or it is unknown whether lower or higher values are better.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
-    if metric not in metrics and not is_model_metric(read_flat_name(metric)):
-        raise UserError(
-            f"best={metric}: this is a baseline, such as untrained weights, or a count. Name a"
-            " metric of the trained model, such as knn."
-        )
     if metric not in metrics:
+        if not is_model_metric(read_flat_name(metric)):
+            raise UserError(
+                f"best={metric}: this is a baseline, such as untrained weights, or a count. Name a"
+                " metric of the trained model, such as knn."
+            )
         raise UserError(
             f"best={metric}: no listed run has this metric ({suggest(metric, metrics)})"
         )
@@ -164,13 +163,13 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
         )
     groups = listed.rank(runs, metric)
     lines = list(_ranking_lines(metric, groups, runs))
-    ranked, contents = [], []
+    ranked_runs, contents = [], []
     for group in groups:
-        ranked += group.runs
+        ranked_runs += group.runs
         values = [{"name": run.name, "value": run.value(metric)} for run in group.runs]
         differs = listed.differing_keys(group.runs)
         contents.append({"facts": group.facts, "runs": values, "differs": differs})
-    return RunTable(ranked, lines, groups=groups, record={"best": metric, "groups": contents})
+    return RunTable(ranked_runs, lines, groups=groups, record={"best": metric, "groups": contents})
 
 
 def _ranking_lines(

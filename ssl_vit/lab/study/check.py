@@ -54,11 +54,12 @@ def _source_task(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
     if key not in task.options and task.tries:
         first_try = tasks[task.tries[0]]
         weights = first_try.options.get(key, "")
-    return next((tasks[name] for name in REFERENCE.findall(str(weights)) if name in tasks), None)
+    named_tasks = [tasks[name] for name in REFERENCE.findall(str(weights)) if name in tasks]
+    return named_tasks[0] if named_tasks else None
 
 
 def _tried_task_names(tasks: Tasks) -> set[str]:
-    """Return the names of all tasks whose tried values another task chooses from."""
+    """Return the names of the tasks among whose tried values another task chooses."""
     return {name for task in tasks.values() for name in task.tries}
 
 
@@ -91,35 +92,43 @@ def recipes(study: Study, tasks: Tasks, check_images: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = resolve_options(options, place, check_images)
         recipe = by_task[task.name] = resolved[key]
-        # the recipe does not show which tasks an option names in braces
+        # the recipe does not show the options that refer to other tasks by names in braces
         in_recipe = plain_options(task.options) | OWN_KEYS
-        with_braces = [(key, value) for key, value in task.options.items() if key not in in_recipe]
-        identity = [task.tool, task.seed, task.best, task.tried, with_braces]
-        first_task = first_tasks.setdefault(str([*identity, recipe.values() | OWN_KEYS]), task)
+        references = [(key, value) for key, value in task.options.items() if key not in in_recipe]
+        values = recipe.values() | OWN_KEYS
+        identity = str([task.tool, task.seed, task.best, task.tried, references, values])
+        first_task = first_tasks.setdefault(identity, task)
         if first_task is not task and task.run == first_task.run:
-            text = f"this run has the same options as {place_text(first_task.run, first_task.at)}"
-            remedy = "Change an option, or leave one of the two out, as in only: {arm: [mae]}."
-            raise UserError(f"{place}: {text}. {remedy}")
+            raise UserError(
+                f"{place}: this run has the same options as"
+                f" {place_text(first_task.run, first_task.at)}. Change an option, or leave one of"
+                " the two out, as in only: {arm: [mae]}."
+            )
         if trunk := _source_task(task, tasks, "resume"):
             _check_trunk(task, trunk, by_task)
-        if task.run == study.report.test and task.tool == "finetune" and not recipe.eval.test:
-            text = "the report compares predictions of test images. Use eval.test=true."
-            raise UserError(f"{place}: eval.test=false: {text}")
-        for measure in study.report.measures if task.run == study.report.test else ():
-            _check_measured(f"{place}: report.measures", measure, task.run, task.tool, recipe)
+        if task.run == study.report.test:
+            if task.tool == "finetune" and not recipe.eval.test:
+                raise UserError(
+                    f"{place}: eval.test=false: the report compares predictions of test images."
+                    " Use eval.test=true."
+                )
+            for measure in study.report.measures:
+                _check_measured(f"{place}: report.measures", measure, task.run, task.tool, recipe)
         best = study.runs[task.run].best
         if best and task.best:
-            first = task.tries[0]
-            _check_choice(place, best, tasks[first].tool, by_task[first])
+            first_try = task.tries[0]
+            _check_choice(place, best, tasks[first_try].tool, by_task[first_try])
         if task.name in tried_names and recipe.data.validation == 0:
-            text = "the values of this run are compared on held-out images, and there are none."
-            remedy = "Hold out training images with data.validation=0.1, or name a split."
-            raise UserError(f"{place}: data.validation=0: {text} {remedy}")
+            raise UserError(
+                f"{place}: data.validation=0: the values of this run are compared on held-out"
+                " images, and there are none. Hold out training images with data.validation=0.1,"
+                " or name a split."
+            )
     return by_task
 
 
 def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
-    """Check that a task can resume from a checkpoint of another task, which is called its trunk.
+    """Check that a task can resume from a checkpoint of another task, the trunk.
 
     Args:
         task: Task that resumes from the trunk.
@@ -133,17 +142,20 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
     assert recipe.trunk is not None
     place, step = place_text(task.run, task.at), recipe.trunk.step
     if task.seed != trunk.seed:
-        text = f"run {trunk.run} has no seed {task.seed}. Give both runs the same seeds."
-        raise UserError(f"{place}: resume={recipe.resume}: {text}")
+        raise UserError(
+            f"{place}: resume={recipe.resume}: run {trunk.run} has no seed {task.seed}. Give both"
+            " runs the same seeds."
+        )
     try:
         check_trunk(recipe, trunk_recipe)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     missing_options = options_to_keep(trunk_recipe, step)
     if missing_options:
-        text = f"run {trunk.run} does not keep this checkpoint."
-        remedy = f"In the study's file, give run {trunk.run} the option {missing_options}."
-        raise UserError(f"{place}: resume={recipe.resume}: {text} {remedy}")
+        raise UserError(
+            f"{place}: resume={recipe.resume}: run {trunk.run} does not keep this checkpoint. In"
+            f" the study's file, give run {trunk.run} the option {missing_options}."
+        )
 
 
 def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> None:
@@ -156,21 +168,21 @@ def _check_choice(place: str, best: BestChoice, tool: str, recipe: Recipe) -> No
 
     Args:
         place: Text that names the run that chooses, for error messages.
-        best: Choice from the study file: the run with the tries, and the measure if one is named.
+        best: Choice from the study file: the run with the tries, and the metric or `""`.
         tool: Tool of the tries, such as `pretrain`.
         recipe: Recipe of one of the tries.
 
     Raises:
-        UserError: The choice needs a measure, or the tries do not measure it, or it is not known
-            whether higher or lower values are better.
+        UserError: The study file must name a metric, or the tries do not measure the metric, or it
+            is not known whether higher or lower values of the metric are better.
     """
     if not best.by and tool == "pretrain" and not predicts_labels(recipe.objective):
         measure = next(iter(_online_probe_metrics(recipe)), "MEASURE")
-        text = "accuracy and loss of pre-training say nothing about the features."
-        remedy = (
-            f"Write best: {{of: {best.of}, by: {measure}}} to choose by a probe of the features."
+        raise UserError(
+            f"{place}: best: {best.of}: accuracy and loss of pre-training say nothing about the"
+            f" features. Write best: {{of: {best.of}, by: {measure}}} to choose by a probe of the"
+            " features."
         )
-        raise UserError(f"{place}: best: {best.of}: {text} {remedy}")
     _check_measured(f"{place}: best.by", best.by or "accuracy", best.of, tool, recipe)
 
 
@@ -192,15 +204,20 @@ def _check_measured(place: str, measure: str, run: str, tool: str, recipe: Recip
         # also allowed: metrics by which no report compares arms, such as `loss_masked`
         allowed = [*metrics, *(metric.name for metric in all_metrics() if not metric.is_compared)]
         key = read_flat_name(measure)
-        needs_no_probe = not (key.is_probe or _needs_probe(key))
-        # the objective of a plugin may measure anything in pre-training, but probes are known
-        if key.name not in allowed and not (tool == "pretrain" and needs_no_probe):
-            text = f"run {run} does not measure this metric, {suggest(measure, metrics)}"
-            raise UserError(f"{place}: {measure}: {text}")
+        needs_probe = key.is_probe or _needs_probe(key)
+        # in pre-training, the objective of a plugin may measure anything that needs no probe
+        may_be_from_plugin = tool == "pretrain" and not needs_probe
+        if key.name not in allowed and not may_be_from_plugin:
+            raise UserError(
+                f"{place}: {measure}: run {run} does not measure this metric,"
+                f" {suggest(measure, metrics)}"
+            )
         if not has_direction(key):
-            text = "ssl_vit does not know whether higher or lower values of this metric are better."
-            remedy = "Use another metric, or declare a Metric of this name in the plugin."
-            raise UserError(f"{place}: {measure}: {text} {remedy}")
+            raise UserError(
+                f"{place}: {measure}: ssl_vit does not know whether higher or lower values of this"
+                " metric are better. Use another metric, or declare a Metric of this name in the"
+                " plugin."
+            )
 
 
 def _measured_metrics(tool: str, recipe: Recipe) -> list[str]:
@@ -213,8 +230,8 @@ def _measured_metrics(tool: str, recipe: Recipe) -> list[str]:
     probe_metrics = _online_probe_metrics(recipe)
     if tool == "pretrain":
         return [*probe_metrics, "loss"]
-    # the metrics by which reports compare arms, such as `accuracy`. Others, such as `loss_masked`,
-    # only describe the course of training
+    # reports compare arms by these metrics, such as `accuracy`. All further metrics, such as
+    # `loss_masked`, only describe the course of training
     compared_metrics = [metric.name for metric in all_metrics() if metric.is_compared]
     classifier_metrics = [
         name for name in compared_metrics if not _needs_probe(read_flat_name(name))
@@ -228,7 +245,7 @@ def _needs_probe(key: MetricKey) -> bool:
 
 
 def _online_probe_metrics(recipe: Recipe) -> list[str]:
-    """Return the metrics of the probes during training, such as `probe_knn`, of a recipe."""
+    """Return the metrics that probes measure during training, such as `probe_knn`."""
     if recipe.probe.every:
         measured = recipe.probe.metrics_of(recipe.probe.measures)
     else:
@@ -238,9 +255,9 @@ def _online_probe_metrics(recipe: Recipe) -> list[str]:
 
 
 def add_recipe_values(tasks: Tasks, resolved: Recipes) -> Tasks:
-    """Return the tasks with the values of their recipes that are known before the study starts.
+    """Set the `values` of each task to the recipe values that are known before the study starts.
 
-    Left out are the keys whose values depend on other tasks that have not run yet.
+    Keys whose values depend on tasks that have not run yet are left out.
 
     Args:
         tasks: All tasks of the study.
@@ -278,7 +295,7 @@ def _unknown_keys(task: Task, tasks: Tasks) -> set[str]:
 
 
 def _known_options(task: Task, tasks: Tasks, resolved: Recipes) -> Values:
-    """Return options of a task from which a recipe can be resolved before the needed tasks run.
+    """Return options from which a task's recipe can be resolved before the needed tasks run.
 
     The model and images of another task's weights come from the recipe of that task. The values of
     the first try stand in for the best values.
@@ -342,14 +359,18 @@ def describe_absent_data(resolved: Recipes) -> list[str]:
         UserError: A recipe names no images: neither `data.path` nor `data.hub` (a data set on the
             Hugging Face Hub) nor the generated images.
     """
-    away: dict[str, None] = {}
+    absent: dict[str, None] = {}  # each path once, in order
     for data in (recipe.data for recipe in resolved.values()):
         if data.path and not exists(data.path):
-            away[data.path] = None  # a path on another machine is not an error
+            absent[data.path] = None  # a path on another machine is not an error
         else:
             check_place(data)  # raises an error if the images have no location
-    text = "splits, labels and numbers of images were not checked, because this machine has no"
-    return [f"{text} {list_names([*away])}"] if away else []
+    if not absent:
+        return []
+    return [
+        "splits, labels and numbers of images were not checked, because this machine has no"
+        f" {list_names([*absent])}"
+    ]
 
 
 def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
@@ -392,7 +413,7 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
     if unequal:
         texts = [f"{name} probe.pool={pools[name]}" for name in unequal]
         yield f"run {test} compares encoders with different pooling: {', '.join(texts)}"
-    compared = {name for comparison in rule.asked for name in comparison[:2]}
+    compared = {name for a, b, _ in rule.asked for name in (a, b)}
     models = {
         task.at[axis]: resolved[task.name].model.model_dump() | {"name": ""}
         for task in tested
@@ -400,18 +421,16 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
     }
     if not models:
         return
-    sets_model = [
-        any(
-            key.split(".")[0] == "model" for setting in settings.values() for key in setting.options
-        )
-        for name, settings in study.axes[axis].items()
-        if name in models
-    ]
+    sets_model = []  # for each compared name, whether its settings have options of the model
+    for name in models:
+        settings = study.axes[axis][name].values()
+        keys = [key for setting in settings for key in setting.options]
+        sets_model.append(any(key.split(".")[0] == "model" for key in keys))
     first = next(iter(models.values()))
-    differing = [
+    differing_keys = [
         key for key in first if any(network[key] != first[key] for network in models.values())
     ]
-    if differing and not all(sets_model):
-        key = differing[0]
+    if differing_keys and not all(sets_model):
+        key = differing_keys[0]
         texts = [f"{name} model.{key}={network[key]}" for name, network in models.items()]
         yield f"run {test} compares encoders of different architectures: {', '.join(texts)}"

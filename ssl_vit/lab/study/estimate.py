@@ -40,12 +40,12 @@ class StudyEstimate:
     Attributes:
         name: Name of the study.
         title: Title of the study.
-        asked: Options of the tool that asked for the estimate.
+        asked: Options with which the estimate was made.
         device: Device of `device=`, or None.
         runs: `{run: total cost of the run's tasks}`; see `sum_up`.
         in_all: Total cost of all tasks.
-        compared: Lines that say what the report will compare and to which cases the comparison does
-            not extend. Empty if the report compares nothing.
+        compared: Lines that say what the report will compare, and the limits of the comparison.
+            Empty if the report compares nothing.
         warnings: Common mistakes, one line each, with the runs that make the mistake.
         opening: Lines to print first. For `study/worth`, they name the images and the network.
     """
@@ -139,10 +139,10 @@ def estimate_request(request: StudyRequest, options: PlanOptions) -> StudyEstima
 
 
 def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimate]) -> list[str]:
-    """Return sentences about the comparisons of the report and about their limits.
+    """Return sentences about what the report compares, and about the limits of the comparison.
 
-    For example, one sentence names the compared pairs and another warns that pre-training of one
-    of them takes more exaFLOP. The list is empty if the report compares nothing.
+    For example, one sentence names the compared arms, and another sentence warns that one arm is
+    pre-trained with more exaFLOP. The list is empty if the report compares nothing.
     """
     from pandas import DataFrame  # pandas is slow to import and only needed here
 
@@ -159,8 +159,10 @@ def _compared(request: StudyRequest, estimates: Mapping[str, estimate.RunEstimat
     compared = f"{comparisons}, in run {rule.test} by {measure}."
     seeds = len({task.seed for task in tested})
     if seeds < FEWEST:
-        text = f"The report claims a difference only with {FEWEST} or more seeds."
-        compared = f"{compared} {text} This study has {seeds}."
+        compared += (
+            f" The report claims a difference only with {FEWEST} or more seeds. This study has"
+            f" {seeds}."
+        )
     return [compared, *list_limits(DataFrame(rows), rule)]
 
 
@@ -170,8 +172,8 @@ def _spent(
     """Return the exaFLOP of a task and of all earlier runs that its weights come from.
 
     Tasks of the study count with their estimates, and weights from outside the study with their
-    recorded cost. If a task resumes from a checkpoint of another task, it counts as if it had
-    trained from its first step. The other task, its trunk, is then not counted.
+    recorded cost. A task that resumes from a checkpoint of another task (the trunk) counts as if it
+    had trained from the first step, and the trunk is not counted.
 
     Args:
         task: Task of the study.
@@ -188,7 +190,7 @@ def _spent(
     for name in names:
         if name not in trunks:
             cost = estimates[name]
-            # cost covers the steps after the trunk's checkpoint, which is at step begins_at
+            # a resumed task begins at step `begins_at`, and `cost` covers only the steps after it
             steps_ratio = 1 + cost.begins_at / max(1, cost.steps)
             spent += math.nan if cost.exaflop is None else cost.exaflop * steps_ratio
         # initial weights from outside the study: add the recorded cost of the run that made them
@@ -228,7 +230,7 @@ def _total(values: Iterable[float | None]) -> float | None:
 
 
 def timing_key(recipe: Recipe) -> str:
-    """Return a text that is equal for recipes with equally long steps."""
+    """Return a key that is equal for recipes whose steps take equally long."""
     values = computed_values(recipe).items()
     return str(sorted((key, str(value)) for key, value in values if key not in NOT_TIMED))
 

@@ -29,7 +29,7 @@ Seconds = Mapping[str, float]  # {task: seconds that it takes}
 
 
 class Group(Record):
-    """Tasks that run together.
+    """Tasks that are started or left out together.
 
     Attributes:
         name: Name in words, such as "seed 3".
@@ -51,6 +51,7 @@ class HoursPlan(NamedTuple):
         spent: Seconds that planning took.
         expected: `{kind of task: seconds of one task}`.
         frozen_first: Whether the evaluations of frozen encoders belong to the group of their seed.
+            Otherwise they are the last group.
     """
 
     hours: float
@@ -88,7 +89,7 @@ class HoursRecord(Record):
         left_out: `{task: why the task does not run}`.
         ended: `planned` after every task has ended, or `hours` if optional tasks were left out for
             lack of time. None before the end, and also after a person has stopped the study.
-        lengthened: How often the user gave the study other hours after a task had ended.
+        lengthened: How often the user changed the hours after a task had ended.
     """
 
     hours: Number
@@ -131,9 +132,9 @@ def makespan(
         running: `{task: seconds until its end}` of running tasks.
     """
     ends = dict(running or {})  # {task: seconds from now until its end}
-    # For each slot, the seconds until it is free. If more tasks run than there are slots, only the
-    # last ends count. For example, if 3 tasks end after 1, 2 and 3 seconds and there are 2 slots,
-    # a slot is free when a single task is left, after 2 seconds, and the other after 3 seconds.
+    # For each slot, the seconds until the slot is free. If more tasks run than there are slots,
+    # only the last ends count. For example, if 3 tasks end after 1, 2 and 3 seconds and there are
+    # 2 slots, the slots are free after 2 and 3 seconds.
     free_at = sorted(ends.values())[-parallel:]
     free_at += [0.0] * (parallel - len(free_at))
     for name in tasks:
@@ -206,13 +207,14 @@ class Hours:
         )
         if self.ledger.hours != plan.hours:
             self.ledger.hours = plan.hours
-            # a user who has seen results can choose the hours by them
+            # counted because a user who has seen results may choose the hours in view of them
             self.ledger.lengthened += bool(self.ledger.took)
             self.ledger.decisions = [
                 decision for decision in self.ledger.decisions if decision.starts
             ]
             self.ledger.left_out = {}
         self.ledger.ended = None
+        # hours used before this call, and the start of this call in seconds
         self.before, self.began = float(self.ledger.used), clock()
         self.saved = self.began
         self.runs: list[str] = []
@@ -294,7 +296,7 @@ class Hours:
         return decision
 
     def _possible(self, group: Group) -> list[str]:
-        """Return the tasks of a group whose needed tasks are all going to run."""
+        """Return the tasks of a group that need no task that is left out."""
         left_out = {*self.ledger.left_out}
         possible: list[str] = []
         for name in group.tasks:
@@ -305,7 +307,7 @@ class Hours:
         return possible
 
     def leave_out(self, tasks: Mapping[str, str]) -> None:
-        """Record `{task: reason}` of tasks that no run needs."""
+        """Record tasks that will not run, as `{task: reason}`."""
         self.ledger.left_out |= tasks
         self._list_runs()
 
@@ -314,7 +316,7 @@ class Hours:
 
         Args:
             took: `{task: seconds}` of the finished tasks.
-            every: Least seconds since the last write. 0 writes in any case.
+            every: Seconds after the last write during which nothing is written. 0 always writes.
         """
         if every and self.clock() - self.saved < every:
             return
@@ -324,7 +326,7 @@ class Hours:
         write_atomically(self.path, json.dumps(self.ledger.model_dump(), indent=1) + "\n")
 
     def end(self, took: Seconds) -> str:
-        """Record how the study ended, and return a sentence about the end."""
+        """Record that the study has ended, and return a sentence about the hours used."""
         refused = [decision.group for decision in self.ledger.decisions if not decision.starts]
         self.ledger.ended = HOURS if refused else PLANNED
         self.save(took)
@@ -341,5 +343,8 @@ def read(folder: Path) -> HoursRecord | None:
     path = folder / FILE
     if not path.exists():
         return None
-    remedy = "remove the file and type the study's command again. The used hours start again at 0"
-    return records.require(path, HoursRecord, remedy)
+    return records.require(
+        path,
+        HoursRecord,
+        "remove the file and type the study's command again. The used hours start again at 0",
+    )

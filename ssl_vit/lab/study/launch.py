@@ -25,7 +25,7 @@ RESULT = "result.json"
 
 
 class TaskResult(Record):
-    """Part of a task's result.json that a study needs. A launcher works without the seconds."""
+    """Fields of a task's result.json that a study reads. The seconds may be missing in the file."""
 
     measurements: list[Measurement]
     seconds: float = 0.0
@@ -40,13 +40,14 @@ class StudyJob:
         folder: Folder of the study.
         tasks: All tasks, including finished tasks.
         recipes: `{task: recipe}`.
-        words: Words of the study's command without the launcher's options.
+        words: Arguments that name the study in the command of a SLURM array: name=, out=, plugin=.
         parallel: Number of tasks at once, or None for as many as fit.
         slurm: Options of sbatch, as on its command line.
         measures: Measures of the report.
-        hours: Hours that limit the study, if tasks may be left out.
-        order: Groups of tasks, both required and optional.
-        page_of: Run after whose tasks the study's page is written, or `""` for no page.
+        hours: Plan of the hours that limit the study, or None to run all tasks.
+        order: Groups of tasks in the order in which they start, both required and optional.
+        page_of: Name of a run. After each task of this run, the study's page (the HTML report) is
+            written. `""` writes no page.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Launcher(Protocol):
     def start(self, job: StudyJob) -> LaunchOutcome:
         """Start the unfinished tasks, each after the needed tasks.
 
-        A call after an interrupted call continues from it.
+        After an interruption, a further call continues the study.
 
         Raises:
             KeyboardInterrupt: Ctrl-C or SIGTERM. Every task that this call runs has ended.
@@ -152,10 +153,12 @@ def describe_result(job: StudyJob, name: str) -> str:
 def _describe_result(job: StudyJob, name: str) -> str:
     result = read_result(job.folder, name)
     measurements = {entry.key: entry for entry in result.measurements}
-    choices = (task.best for task in job.tasks.values() if task.best and name in task.tries)
+    # the choices that other tasks make among tries, one of which is this task
+    choices = [task.best for task in job.tasks.values() if task.best and name in task.tries]
     measures = [*(measure for _, measure in choices), *job.measures]
     listed_metrics = in_order(filter(is_model_metric, measurements))
     for measure in (*map(read_flat_name, measures), *listed_metrics):
+        # a probe during training measures `knn` as `probe_knn`
         for metric in (measure, measure._replace(is_probe=True)):
             if entry := measurements.get(metric):
                 return (
@@ -168,7 +171,7 @@ def _describe_result(job: StudyJob, name: str) -> str:
 def _declared(folder: Path, names: Iterable[str]) -> Iterator[list[Row]]:
     """Yield the metrics and baselines that the plugin of each finished task declares."""
     for name in names:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):  # the file is missing or damaged
             yield records.read(folder / name / "environment.json", Environment).plugin_rows
 
 
@@ -192,7 +195,7 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
     settings = {str(tasks[name].tried): tasks[name].tried for name in task.tries}
     means = _mean_scores(task, tasks, folder)
     best = settings[max(means, key=lambda setting: means[setting])]
-    edges = []
+    edges = []  # keys whose best value is the lowest or highest tried number
     for key, value in best.items():
         values = [setting[key] for setting in settings.values()]
         numbers = {number for number in values if type(number) in (int, float)}
@@ -247,17 +250,20 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     with use_plugin_rows(*_declared(folder, tries)):
         key = read_flat_name(measure)
         for name in tries:
-            if has_result(folder, name):
-                result = read_result(folder, name)
-                measurements = {entry.key: entry for entry in result.measurements}
-                if key not in measurements:
-                    names = ", ".join(map(flat_name, measurements))
-                    raise UserError(f"{where}: task {name} measured only {names}")
-                split = measurements[key].split
-                if split != "validation":
-                    text = f"task {name} measured {measure} on {split} images, not on held-out"
-                    raise UserError(f"{where}: {text} images")
-                scores[str(tasks[name].tried)].append(score(key, measurements[key].value))
+            if not has_result(folder, name):
+                continue
+            result = read_result(folder, name)
+            measurements = {entry.key: entry for entry in result.measurements}
+            if key not in measurements:
+                measured_names = ", ".join(map(flat_name, measurements))
+                raise UserError(f"{where}: task {name} measured only {measured_names}")
+            split = measurements[key].split
+            if split != "validation":
+                raise UserError(
+                    f"{where}: task {name} measured {measure} on {split} images, not on held-out"
+                    " images"
+                )
+            scores[str(tasks[name].tried)].append(score(key, measurements[key].value))
     seeds = max(1, *map(len, scores.values()))
     means = {
         setting: sum(values) / seeds
@@ -270,7 +276,7 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
 
 
 def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
-    """Return the tasks that a task needs only if tuning chooses a value that names them.
+    """Return the tasks that a task needs only if tuning chooses a value that refers to them.
 
     For example, the tries may compare `init={mae}` with `init={mpp}`. Then only one of the two
     pre-trainings is needed after the choice. The set is empty for a task that chooses no values.
@@ -282,7 +288,7 @@ def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
 
 
 def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
-    """Return the tasks that a task needs because tuning has chosen a value that names their run.
+    """Return the tasks that a task needs because tuning has chosen a value that refers to them.
 
     For example, if `init={mae}` was the best of several tried values of `init`, the result is the
     needed task of run `mae`. Call this function once the tries have ended.
@@ -296,13 +302,15 @@ def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
 
 
 def task_command(task: Task, tasks: Tasks, folder: Path) -> list[str]:
-    """Return the tool and the words that run a task, once the needed tasks have finished."""
-    chosen = best_values(task, tasks, folder)[0] if task.best else {}
+    """Return the tool and the arguments that run a task. All needed tasks must have finished."""
+    chosen: Values = {}
+    if task.best:
+        chosen, _, _ = best_values(task, tasks, folder)
     return [task.tool, *write_all(_options(task, tasks, folder, chosen))]
 
 
 def planned_options(task: Task, tasks: Tasks, folder: Path) -> tuple[Values, list[str]]:
-    """Return the options that run a task as far as they are known, at any time of the study.
+    """Return the options of a task that are known so far. Other tasks need not have finished.
 
     For a task that takes the best of several tried values, these are the best values so far.
 

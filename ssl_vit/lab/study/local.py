@@ -47,7 +47,8 @@ from .tasks import Task, Tasks, failed_need
 from .warm import LOST, WarmProcess, dies_with_us, is_possible
 
 QUIET = 15.0  # fewest seconds between two reports about running tasks
-# later reports wait for a sixtieth of the elapsed time, so that the output of days stays readable
+# later pauses between reports last a sixtieth of the elapsed time, so that a study of days does not
+# print too many lines
 SHARE = 1 / 60
 WARM_ATTEMPTS = 3  # most warm processes to start, each after the previous process was lost
 SECONDS_TO_RELEASE = 15.0  # seconds that a process killed with its parent has to release its folder
@@ -90,7 +91,10 @@ class Local:
 
 
 class TaskProcess(Protocol):
-    """Process of a task, with methods of `subprocess.Popen`. Call `kill` until the process ends."""
+    """Process of a task, with methods of `subprocess.Popen`.
+
+    A single call of `kill` may have no effect, so callers repeat it until the process has ended.
+    """
 
     def poll(self) -> int | None: ...
     def terminate(self) -> None: ...
@@ -98,12 +102,12 @@ class TaskProcess(Protocol):
 
 
 class Executor(Protocol):
-    """Place where the processes of tasks run.
+    """Interface that starts the processes of tasks, for example on this machine.
 
     Attributes:
         parallel: Number of processes at once.
         cores: Cores for each process.
-        gpus: Whether the place has GPUs. Each process then gets one GPU.
+        gpus: Whether there are GPUs. Each process then gets one GPU.
     """
 
     parallel: int
@@ -111,15 +115,16 @@ class Executor(Protocol):
     gpus: bool
 
     def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
-        """Start the command of a task, which writes a folder and appends to a log."""
+        """Start a task's command, which writes its run to `folder` and its output to `log`."""
 
 
 class LocalExecutor:
-    """This machine as an `Executor`.
+    """Executor that starts tasks on this machine.
 
-    The number of tasks at once is `parallel`, or by default the number of GPUs or cores, limited by
-    memory if every task needed as much as the largest task. If there are several tasks, a warm
-    process forks them (see warm.py). Otherwise each task starts as a process of its own.
+    By default, as many tasks run at once as there are GPUs, or cores without GPUs. Memory limits
+    this number as if each task needed as much as the largest task. If several tasks are unfinished,
+    a warm process, which has already imported the slow libraries, forks them (see warm.py).
+    Otherwise each task starts as a new Python process.
     """
 
     def __init__(self, job: StudyJob) -> None:
@@ -130,7 +135,7 @@ class LocalExecutor:
             1, min(most, usable_memory() // largest_need(job, self.gpus))
         )
         self.cores = max(1, cores() // self.parallel)
-        self.begun: list[tuple[TaskProcess, str]] = []  # each child with its GPU
+        self.begun: list[tuple[TaskProcess, str]] = []  # (process, GPU) of each started task
         several = len(job.tasks) - len(job.finished) > 1
         self.attempts_left = WARM_ATTEMPTS if several and is_possible() else 0
         self.warm: WarmProcess | None = None
@@ -155,14 +160,15 @@ class LocalExecutor:
             self.warm.close()
 
     def _warm_process(self, line: Sequence[str]) -> WarmProcess | None:
-        """Return the warm process, which starts commands faster than a new Python process, or None.
+        """Return the warm process that forks tasks, or None if a new Python process must start.
 
-        A warm process has imported the slow libraries and forks itself for each command. The first
-        call starts it. If it has ended unexpectedly, this method says so and starts another one,
-        until `WARM_ATTEMPTS` processes have been started.
+        The warm process has imported the slow libraries and forks itself for each command. The
+        first call starts the warm process. If the process has ended unexpectedly, this method
+        prints the reason and starts another warm process, at most `WARM_ATTEMPTS` in all.
 
         Args:
-            line: Command line to start. It must be a command of ssl_vit with this Python.
+            line: Command line to start. The result is None if the command is not ssl_vit with this
+                Python.
         """
         if [*line[: len(PROGRAM)]] != PROGRAM or PROGRAM[0] != sys.executable:
             return None
@@ -187,10 +193,10 @@ def run(job: StudyJob, executor: Executor) -> LaunchOutcome:
 
     Args:
         job: Study that is ready to start.
-        executor: Starts the processes of the tasks, for example on this machine.
+        executor: Executor that starts the processes of the tasks.
     """
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
-    # remove unfinished files that killed tasks left behind. `shared.OWN` matches the files' names
+    # remove unfinished files of killed tasks, whose names match `shared.OWN`
     files.sweep(job.folder / shared.FOLDER, shared.OWN)
     print(_opening(job, executor.parallel), flush=True)
     processes = _Processes(job, executor)
@@ -228,7 +234,7 @@ def start_process(
         cwd: Working directory, or None for the working directory of this process.
     """
     with log.open("ab") as file:
-        # a new session, so that the terminal signals only this process, which passes signals on
+        # In a new session, Ctrl-C does not reach the child: this process decides when to end it
         return subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
@@ -325,7 +331,7 @@ class _Running:
 
 
 class _Processes:
-    """Processes of a call of `run`."""
+    """State and main loop of one call of `run`."""
 
     def __init__(self, job: StudyJob, executor: Executor) -> None:
         self.job, self.tasks, self.folder = job, job.tasks, job.folder
@@ -345,7 +351,7 @@ class _Processes:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """`{task: reason}` of tasks that do not run, for lack of hours or because unused."""
+        """`{task: reason}` of tasks left out because time is short or no task needs them."""
         return {} if self.hours is None else self.hours.ledger.left_out
 
     def _limit_hours(self) -> Hours | None:
@@ -372,7 +378,7 @@ class _Processes:
             KeyboardInterrupt: SIGINT or SIGTERM arrived. Every process has ended.
         """
         with ExitStack() as stack:
-            # other threads cannot set handlers
+            # only the main thread can set signal handlers
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGINT, signal.SIGTERM):
                     previous_handler = signal.signal(number, self._stop)
@@ -399,7 +405,8 @@ class _Processes:
     def _stop(self, number: int, frame: Any) -> None:
         """Count a signal. The first ends the loop of `run`, the second ends the time to save.
 
-        An exception raised here could miss a process that is just starting or ending.
+        The handler raises no exception, because an exception while a process is starting could
+        leave that process unrecorded, and so running.
         """
         self.signals += 1
 
@@ -410,12 +417,12 @@ class _Processes:
         def list_running() -> list[TaskProcess]:
             return [process for process in processes if process.poll() is None]
 
-        until = time.monotonic() + SECONDS_TO_SAVE
+        deadline = time.monotonic() + SECONDS_TO_SAVE
         try:
             for process in processes:
                 process.terminate()
             # a second signal ends the time to save
-            while self.signals < 2 and list_running() and time.monotonic() < until:
+            while self.signals < 2 and list_running() and time.monotonic() < deadline:
                 time.sleep(0.05)
         finally:
             while list_running():
@@ -426,7 +433,7 @@ class _Processes:
     def _waiting(self) -> list[Task]:
         """Return the tasks that have not started, each after the tasks that it needs.
 
-        If hours limit the study, tasks of optional groups are in the list only once the group has
+        If hours limit the study, tasks of an optional group are included only after the group has
         started.
         """
         started = self.took.keys() | self.failed.keys() | self.running.keys()
@@ -434,7 +441,10 @@ class _Processes:
         return [self.tasks[name] for name in names if name not in started]
 
     def _has_more(self) -> bool:
-        """Return whether a used task is waiting or another optional group fits into the hours."""
+        """Return whether a task remains to run.
+
+        If no waiting task can be used, the next optional group that fits into the hours starts.
+        """
         if any(self._is_used(task.name) is not False for task in self._waiting()):
             return True
         return self._start_group()
@@ -449,8 +459,8 @@ class _Processes:
     def _start(self) -> None:
         """Start ready tasks while fewer than `parallel` tasks run.
 
-        A task that needs a failed task is recorded as left out. The first group of a study with
-        limited hours is tuning. Once it has ended, the next optional group starts if there is room.
+        A task that needs a failed task is recorded as left out. In a study with limited hours, the
+        next optional group starts if there is room and tuning, the first group, has ended.
         """
         ended = self._ended_or_skipped()
         # A task killed together with the warm process may still write its folder for a few seconds,
@@ -518,8 +528,8 @@ class _Processes:
     def _start_group(self) -> bool:
         """Start the next optional group that fits into the hours. Return whether a group started.
 
-        Groups before it that do not fit are left out. The decisions are printed, with one line for
-        all groups that are left out at once.
+        Earlier groups that do not fit are left out. The decisions are printed, with a single line
+        for all groups that this call leaves out.
         """
         if self.hours is None:
             return False
@@ -587,7 +597,7 @@ class _Processes:
         """
         if self.hours is None:
             return
-        # without the tries, which are the tasks that try values
+        # a failed try, which is a task with tried values, does not count
         failed = [name for name in self.failed if not self.tasks[name].tried]
         if self.signals or self.running or failed:
             self.hours.save(self.took)
@@ -598,15 +608,17 @@ class _Processes:
 
     def _launch(self, task: Task) -> None:
         try:
-            options = task_command(task, self.tasks, self.folder)
+            arguments = task_command(task, self.tasks, self.folder)
         except UserError as error:
             self._fail(task.name, str(error))
             return
-        extra = {"compute.threads": requested_threads() or self.executor.cores}
-        if self.executor.gpus:  # the other cores load the data
-            extra["compute.workers"] = max(1, self.executor.cores - 1)
-        options += [f"{key}={value}" for key, value in extra.items() if key not in task.options]
-        line = process_command(*options)
+        defaults = {"compute.threads": requested_threads() or self.executor.cores}
+        if self.executor.gpus:  # one core runs the training loop, and the others load the data
+            defaults["compute.workers"] = max(1, self.executor.cores - 1)
+        arguments += [
+            f"{key}={value}" for key, value in defaults.items() if key not in task.options
+        ]
+        line = process_command(*arguments)
         log = self.folder / "logs" / f"{task.name}.txt"
         with log.open("ab") as file:
             file.write(f"$ {shell_command(*line)}\n".encode(errors="surrogateescape"))
@@ -618,10 +630,9 @@ class _Processes:
     def _handle_ended(self) -> None:
         """Record the outcome of each process that has ended, or let its task start again.
 
-        A task that a signal killed starts again once. So does a task that lost one of its several
-        processes (its status is then the status of `LostError`). A task forked from a warm process
-        (see `LocalExecutor`) also ends if the warm process ends. Its status is then `LOST`, and it
-        starts again each time.
+        A task starts again once if a signal killed it or if one of its several processes was lost
+        (exit status of `LostError`). A task whose warm process ended (see `LocalExecutor`) starts
+        again each time. The status of such a task is `LOST`.
         """
         for name, child in list(self.running.items()):
             status = child.process.poll()

@@ -18,8 +18,8 @@ class LauncherEntry(NamedTuple):
 
     Attributes:
         code: MODULE:CLASS of a class with the methods of `launch.Launcher`.
-        runs_here: Whether all tasks run on this machine. Such a launcher keeps to hours=, and the
-            speed that a study measures here is the speed of the tasks.
+        runs_here: Whether all tasks run on this machine. Only then does hours= limit the study, and
+            only then is the speed measured on this machine the speed of the tasks.
     """
 
     code: str

@@ -59,11 +59,11 @@ class Ray:
 
 
 class RayExecutor:
-    """Place that runs tasks on the nodes of a cluster.
+    """Executor that runs tasks on the nodes of a Ray cluster.
 
-    The number of tasks at once is `parallel`, or by default the number of GPUs or cores, limited by
-    memory. Each task gets a GPU if the cluster has any, and as many cores as this number of tasks
-    allows.
+    By default, as many tasks run at once as there are GPUs, or cores without GPUs, if the memory
+    suffices. Each task gets a GPU if the cluster has any, and as many cores as possible while all
+    tasks still run at once.
     """
 
     def __init__(self, job: StudyJob, ray: Any) -> None:
@@ -74,7 +74,9 @@ class RayExecutor:
         def count_fitting(**resources: float) -> int:
             """Return how many tasks fit on all nodes if each task needs these resources."""
             needed = (gpu | resources).items()
-            return sum(min(int(node.get(key, 0) // n) for key, n in needed) for node in nodes)
+            return sum(
+                min(int(node.get(key, 0) // amount) for key, amount in needed) for node in nodes
+            )
 
         parallel = job.parallel
         if parallel is None:
@@ -82,6 +84,7 @@ class RayExecutor:
             parallel = max(1, min(fitting, len(job.tasks)))
         self.parallel = parallel
         most = int(max(node.get("CPU", 0) for node in nodes))
+        # numbers of cores per task with which all tasks run at once, the largest first
         fitting_cores = (n for n in range(most, 1, -1) if count_fitting(CPU=n) >= parallel)
         self.cores = next(fitting_cores, 1)
         options = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": 3}
@@ -89,11 +92,12 @@ class RayExecutor:
 
     def start(self, line: Sequence[str], folder: Path, log: Path) -> TaskProcess:
         paths = folder.resolve(), log.resolve(), Path.cwd()
-        return _RemoteProcess(self.ray, self.task.remote(line, process_environment(), *paths), log)
+        reference = self.task.remote(line, process_environment(), *paths)
+        return _RemoteProcess(self.ray, reference, log)
 
 
 class _RemoteProcess:
-    """Process on a node, as a `TaskProcess`."""
+    """Process of a task on a node of the cluster, with the methods of `TaskProcess`."""
 
     def __init__(self, ray: Any, reference: Any, log: Path) -> None:
         self.ray, self.reference, self.log = ray, reference, log
@@ -160,14 +164,14 @@ def run_task(
         log: File that the task's output is appended to.
         cwd: Working directory of the task.
     """
-    # Processes that nohup or & started ignore SIGINT. Without this line, the KeyboardInterrupt by
-    # which `terminate` stops this function would not be raised in such a process.
+    # `terminate` stops this function by SIGINT, which raises KeyboardInterrupt. Without this line,
+    # a process that nohup or & started would ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     doing = "waits for the process that writes the run" if is_held(folder) else "starts"
     with log.open("a") as file:
         file.write(f"on {socket.gethostname()}: {doing}\n")
     wait_until_free(folder)
-    # the GPUs that Ray has chosen for this task
+    # Ray names the GPUs of this task in variables such as CUDA_VISIBLE_DEVICES
     devices = {key: text for key, text in os.environ.items() if key.endswith("_VISIBLE_DEVICES")}
     process = start_process(line, environment | devices, log, cwd)
     try:

@@ -1,8 +1,8 @@
 """Read and check a study's file.
 
-An axis maps names to the options that a run has under each name. A run has a tool and a list of
-axes, over whose names the run is repeated. Reading stops at the first mistake and reports the
-place, the key and what is expected.
+A study file lists runs and axes. Each name on an axis, such as `mae` on axis `arm`, sets options of
+runs. A run names a tool and its axes, and is repeated for every combination of names on these axes.
+Reading stops at the first mistake, and the error gives the place, the key and the expected value.
 """
 
 import graphlib
@@ -70,10 +70,10 @@ def _shown(node: Any) -> str:
 
 
 def _keyed(node: Any) -> dict[str, Any]:
-    """Return a mapping of the file with every key as text, because YAML reads 0.1 as a number.
+    """Convert the keys of a YAML mapping to strings, because YAML reads a key 0.1 as a number.
 
     Raises:
-        ValueError: The node is no mapping.
+        ValueError: The node is not a mapping.
     """
     if not isinstance(node, dict | None):
         raise ValueError(f"expected a mapping of keys to values, not {_shown(node)}")
@@ -84,7 +84,7 @@ def _names(node: Any) -> tuple[str, ...]:
     """Return the items of a YAML list as strings. A single string counts as a list of one item.
 
     Raises:
-        ValueError: The node is no list, or an item appears twice.
+        ValueError: The node is not a list, or an item appears twice.
     """
     if isinstance(node, str):
         return (node,)
@@ -108,22 +108,23 @@ def _options(node: Any) -> Values:
     options = flatten(_keyed(node))
     for key, value in options.items():
         if key in REMEDIES:
-            text = option_text(value)
-            raise ValueError(f"{key}: {text}: not allowed in a study. {REMEDIES[key]}")
+            raise ValueError(
+                f"{key}: {option_text(value)}: not allowed in a study. {REMEDIES[key]}"
+            )
     return {key: _typed(key, value) for key, value in options.items()}
 
 
 def _typed(key: str, value: Any) -> Any:
-    """Return a value of the file in the type that the key of recipes takes."""
+    """Convert a value to the type of its recipe key. Leave values of unknown keys unchanged."""
     known = all_keys()
     return convert(known[key], value) if key in known else value
 
 
 def _tries(node: Any) -> dict[str, list[Any]]:
-    """Return `{dotted key: values to try}` of a mapping.
+    """Return the values to try, as `{dotted key: list of values}`.
 
     Raises:
-        ValueError: A value is no list, or appears twice.
+        ValueError: A key has no list of values or an empty list, or a value appears twice.
     """
     tries = flatten(_keyed(node))
     for key, values in tries.items():
@@ -136,13 +137,13 @@ def _tries(node: Any) -> dict[str, list[Any]]:
 
 
 def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of names in a list such as `[mae:scratch]`, here `(("mae", "scratch"),)`.
+    """Parse pairs of names: `[mae:scratch]` becomes `(("mae", "scratch"),)`.
 
     Raises:
-        ValueError: An item is no pair of different names, or a pair appears twice.
+        ValueError: An item is not a pair of different names, or a pair appears twice.
     """
     pairs: list[tuple[str, str]] = []
-    for pair in _names(node):  # which refuses equal items
+    for pair in _names(node):  # raises an error if an item appears twice
         first, colon, second = pair.partition(":")
         if not colon or first == second:
             raise ValueError(f"{pair}: expected two different names, as in A:B")
@@ -153,7 +154,7 @@ def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
 
 
 def seeds_of(node: Any) -> tuple[int, ...]:
-    """Return the seeds of a study file, which gives a list, or a number N for the seeds 0 to N - 1.
+    """Return the seeds from a list, or the seeds 0 to N - 1 from a number N.
 
     Raises:
         ValueError: A seed appears twice or is not a whole number of 64 bits, or there are no seeds
@@ -161,7 +162,7 @@ def seeds_of(node: Any) -> tuple[int, ...]:
     """
     seeds = node
     if type(node) is int:
-        # not more than one seed too many, which is refused below, because a list could be huge
+        # The list of a huge number would fill the memory. One seed too many suffices for the error.
         seeds = [*range(min(node, MOST_SEEDS + 1))]
     are_integers = isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
     # whole numbers, at least one and at most MOST_SEEDS, without repeats
@@ -175,7 +176,7 @@ def seeds_of(node: Any) -> tuple[int, ...]:
 
 
 class Setting(NamedTuple):
-    """Settings of a run at a name of an axis.
+    """Options and tried values that one section of the study file sets for a run.
 
     Attributes:
         options: `{dotted key: value}`.
@@ -201,7 +202,7 @@ Settings = Annotated[dict[str, Annotated[Setting, PlainValidator(_setting)]], Ke
 
 
 class StudySection(BaseModel):
-    """Mapping of the study file that has fixed keys."""
+    """Base class of the sections of a study file that have a fixed set of keys."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -223,17 +224,20 @@ class BestChoice(StudySection):
 
     Attributes:
         of: Run that tries the values.
-        by: Measure that decides. Empty for the accuracy of a run that learns labels.
-        despite: Keys in which the tries differ on purpose from the run that takes the best values.
+        by: Metric that decides which values are best. Empty for the accuracy of a run that learns
+            labels.
+        despite: Keys that differ on purpose between run `of` and the run that takes the best
+            values. They cause no warning.
     """
 
     of: str
     by: str = ""
-    despite: Annotated[Names, Field(exclude=True)] = ()  # changes no result
+    # excluded from the values that decide results, because this key only silences a warning
+    despite: Annotated[Names, Field(exclude=True)] = ()
 
 
 class Match(StudySection):
-    """Axis whose names cost the same exaFLOP."""
+    """Section `match`, which names the axis whose names all get the same compute in exaFLOP."""
 
     exaflop: str
 
@@ -247,9 +251,9 @@ class StudyRun(StudySection):
         only: `{axis: names}` if the run does not use all names of an axis.
         options: Options of the run.
         seeds: Seeds of the run. None means the study's seeds and the seeds of all runs that need
-            the run.
+            this run.
         tries: `{key: values to try}`.
-        best: Run whose best tried values this run takes.
+        best: Run that tries values. This run takes the best of them.
     """
 
     tool: Literal["pretrain", "finetune", "evaluate"]
@@ -274,8 +278,8 @@ class ReportSection(StudySection):
         baseline: Name on the first axis of `test` that all other names are compared with.
         measures: Measures to report. The first one decides.
         pairs: Pairs (A, B) of names on the first axis of `test`. The report gives A minus B.
-        beside: Further runs to show.
-        paper: `{name: figure from the paper}`.
+        beside: Further runs to show, without comparing them.
+        paper: `{name: value published in the paper}`.
         notes: Lines to add.
         mean_over: `{axis: {group: names}}` to average over.
         condition: Words that open the first sentence of the report.
@@ -298,13 +302,14 @@ class ReportSection(StudySection):
 
 
 class Study(StudySection):
-    """Study from a file, with each run after the needed runs.
+    """Content of a study file. Each run comes after the runs that it needs.
 
     Attributes:
         title: Title of the study.
-        places: Names of the paths that the command line sets.
+        places: Names of paths that the user sets on the command line, such as `photos` for
+            photos=PATH.
         seeds: Seeds of every run without seeds of its own.
-        match: Axis whose names cost the same.
+        match: Axis whose names get the same compute.
         axes: `{axis: {name: {key: settings}}}`, where the key is a run, RUN@NAME or `all`.
         options: Options of every run.
         runs: `{name: run}`.
@@ -327,7 +332,7 @@ class Study(StudySection):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Names that the report compares, which are names on the first axis of the test run."""
+        """Names that the report compares: the names on the first axis of run `report.test`."""
         test = self.report.test
         if not test or not self.runs[test].over:
             return ()
@@ -378,13 +383,13 @@ def build(content: Mapping[str, Any], where: str) -> Study:
 
 
 def find_references(values: Iterable[Any]) -> set[str]:
-    """Return the names in braces in values that are strings, for example `mae` in `{mae}/last`."""
+    """Return all names in braces in string values, for example `mae` in `{mae}/last`."""
     texts = (value for value in values if isinstance(value, str))
     return {name for text in texts for name in REFERENCE.findall(text)}
 
 
 def fill_references(options: Values, names: Mapping[str, str]) -> Values:
-    """Return options with `{NAME}` replaced in the values that are strings.
+    """Replace `{NAME}` by `names[NAME]` in the string values of options.
 
     For example, `{"init": "{mae}"}` becomes `{"init": "runs/mae"}` if `names` is
     `{"mae": "runs/mae"}`. Names in braces that are not in `names` stay.
@@ -401,12 +406,12 @@ def _fill(key: str, value: Any, names: Mapping[str, str]) -> Any:
         return value
     text = REFERENCE.sub(lambda match: names.get(match[1], match[0]), value)
     known = all_keys()
-    # {seed} may stand for a number
+    # a replaced {seed} is a number, so the text is converted to the type of the key
     return read_text(known[key], text) if text != value and key in known else text
 
 
 def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
-    """Return the options and the tried values of a run at a name of each axis.
+    """Return the options and the tried values of a run for one name on each axis.
 
     The study file sets options in several places. A later place overrides an earlier place, in this
     order: the study, the run, the name on each axis, and last the settings under RUN@NAME. Tried
@@ -420,14 +425,14 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
     Raises:
         UserError: An option would override values that the run tries.
     """
-    declared = study.runs[run]
-    # pairs of a place in the file, for error messages, and a setting
+    definition = study.runs[run]
+    # (place in the file for error messages, setting)
     general = [
         ("options", Setting(study.options, {})),
-        (f"runs.{run}", Setting(declared.options, declared.tries)),
+        (f"runs.{run}", Setting(definition.options, definition.tries)),
     ]
     special: list[tuple[str, Setting]] = []
-    for axis in declared.over:
+    for axis in definition.over:
         if axis not in at:
             continue
         settings = study.axes[axis][at[axis]]
@@ -449,7 +454,7 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
 
 
 def settings_of(study: Study, run: str) -> Iterator[Setting]:
-    """Yield the settings of every section of a study file that sets options or tries of a run.
+    """Yield the settings of each section of a study file that applies to a run.
 
     The first `Setting` has the options of the study and of the run itself. Each further `Setting`
     is for a single name on an axis of the run. For example, under the name `mae` of axis `arm`, the
@@ -462,9 +467,9 @@ def settings_of(study: Study, run: str) -> Iterator[Setting]:
         study: Study of the run.
         run: Name of the run.
     """
-    declared = study.runs[run]
-    yield Setting(study.options | declared.options, declared.tries)
-    for axis in declared.over:
+    definition = study.runs[run]
+    yield Setting(study.options | definition.options, definition.tries)
+    for axis in definition.over:
         for name in study.names(run, axis):
             for key, setting in study.axes[axis][name].items():
                 run_of_key = key.partition("@")[0]
@@ -492,7 +497,7 @@ def needed_runs(study: Study, run: str) -> set[str]:
 
 
 def _named_in(study: Study, run: str) -> set[str]:
-    """Return all names in braces in the options and tried values of a run, at any axis name."""
+    """Return all names in braces in the options and tried values of a run."""
     names: set[str] = set()
     for setting in settings_of(study, run):
         names |= find_references([*setting.options.values(), *chain(*setting.tries.values())])
@@ -504,7 +509,7 @@ def _line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
     message = first["msg"].removeprefix("Value error, ")
-    # pydantic's own words, which need not make sense in a YAML file
+    # reword pydantic's messages, which speak of Python fields and inputs instead of a YAML file
     message = message.replace("Field required", "this key is missing")
     message = message.replace("Input should be", f"{_shown(first['input'])}: expected")
     return f"{place}: {message}" if place else message
@@ -533,10 +538,10 @@ def _check_known(place: str, names: Collection[str], choices: Collection[str], w
 
 
 def _check_names(study: Study) -> None:
-    """Check the names of places, axes, runs and axis names, and the mentions of axes and runs.
+    """Check the names that the file defines, and the axes and runs that the file mentions.
 
-    Names must be possible in folder names and in braces, and must not clash. Every axis and run
-    that the file mentions must exist.
+    A name must be possible in folder names and in braces, and must not clash with another name.
+    Every axis and run that the file mentions must exist.
 
     Raises:
         ValueError: A name is wrong.
@@ -565,10 +570,12 @@ def _check_names(study: Study) -> None:
         )
     if study.match:
         _check_known("match.exaflop", [study.match.exaflop], study.axes, "an axis")
-    for name, declared in study.runs.items():
-        _check_known(f"runs.{name}.over", declared.over, study.axes, "an axis")
-        _check_known(f"runs.{name}.only", declared.only, declared.over, f"an axis of run {name}")
-        for axis, only in declared.only.items():
+    for name, definition in study.runs.items():
+        _check_known(f"runs.{name}.over", definition.over, study.axes, "an axis")
+        _check_known(
+            f"runs.{name}.only", definition.only, definition.over, f"an axis of run {name}"
+        )
+        for axis, only in definition.only.items():
             place = f"runs.{name}.only.{axis}"
             _require(only, f"{place}: the list is empty. Write names of axis {axis}.")
             _check_known(place, only, study.axes[axis], f"a name of axis {axis}")
@@ -623,16 +630,18 @@ def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
         other_axes = [other_axis for other_axis in over if other_axis != axis]
         names = {name for other_axis in other_axes for name in study.axes[other_axis]}
         if other_name not in names:
-            text = f"no other axis of run {run_name} has this name, {suggest(other_name, names)}"
-            raise ValueError(f"{place}.{key}: {other_name}: {text}")
+            raise ValueError(
+                f"{place}.{key}: {other_name}: no other axis of run {run_name} has this name,"
+                f" {suggest(other_name, names)}"
+            )
 
 
 def _check_references(study: Study) -> None:
-    """Check what each run names in braces or under `best`.
+    """Check the runs and paths that each run refers to, in braces or under `best`.
 
     A name in braces must be a run, or a path that the command line sets (a place). A run under
-    `best` must try values, and a run in braces must not. A needed run must not be repeated over an
-    axis that the run itself does not have, because it would be unclear which task is meant.
+    `best` must try values, and a run in braces must not. If run A needs run B, then every axis of B
+    must also be an axis of A. Otherwise it would be unclear which task of B is meant.
 
     Raises:
         ValueError: A name is wrong.

@@ -1,9 +1,9 @@
 """Read and write study.json, which holds the plan of a study and the rule of the report.
 
 The study writes study.json before the first task starts. The user may change a study and start the
-study again in the same folder. Finished runs that the study still asks for are kept. If another run
-already uses a task's folder, the task takes the next free name (`pretrain-mpp-0-2`), and the other
-run stays and is listed.
+study again in the same folder. Finished runs that still belong to the study are kept. If another
+run already uses a task's folder, the task takes the next free name (`pretrain-mpp-0-2`), and the
+other run stays and is listed.
 """
 
 import itertools
@@ -47,8 +47,9 @@ class StudyRecord(Record):
     tasks: Annotated[list[Task], PlainValidator(TypeAdapter(list[Task]).validate_python)]
     # set if the hours of the study may leave groups of tasks out
     order: MayLack[list[Group]] = None
-    decides: dict[str, Any]  # see the function `deciding_values`
-    changes: list[str] = Field(default=[])  # as in History
+    decides: dict[str, Any]  # values from `deciding_values`
+    # fields of `History`
+    changes: list[str] = Field(default=[])
     ends: Whole = 1
     dropped: list[str] = Field(default=[])
 
@@ -118,8 +119,7 @@ class History:
 
     Attributes:
         changes: One sentence for each change.
-        ends: Number of planned ends at which the study makes claims, which is one more than the
-            number of changes.
+        ends: Number of planned ends at which the study makes claims: the number of changes plus 1.
         dropped: Unfinished tasks of the compared run that a change dropped.
     """
 
@@ -140,10 +140,9 @@ def lock(folder: Path) -> AbstractContextManager[None]:
 def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     """Compare a study with the study.json in the folder and return the updated history.
 
-    A user who has seen results can change the plan towards a wished claim. A change after a run has
-    finished therefore counts as another planned end of the study, at which the user looks at the
-    results once more. This weakens the claims. Only changes that can change a result or a claim
-    count, such as another seed.
+    A user who has seen results can change the plan towards a wished claim. So a change after a run
+    has finished counts as another planned end of the study, which weakens the claims. Only a change
+    that can affect a result or a claim counts, such as another seed.
 
     Args:
         folder: Folder of the study, with or without a study.json.
@@ -174,7 +173,7 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
 def content(
     study: Study, tasks: Tasks, history: History | None = None, order: Sequence[Group] = ()
 ) -> dict[str, Any]:
-    """Return the content of study.json: the plan of a study, its tasks, and changes of the plan.
+    """Return the content of study.json: the plan of a study, the tasks, and changes of the plan.
 
     The key `decides` has every value of the study file that can change a result or a claim, and the
     key `rule` says which runs the report compares, by which measure.
@@ -209,8 +208,10 @@ def read(folder: Path) -> StudyRecord:
     names: set[str] = set()
     for task in recorded.tasks:
         if task.name in names or not is_name(task.name) or not names.issuperset(task.needs):
-            text = f"task {task.name} has an invalid or repeated name, or precedes a needed task"
-            raise UserError(f"{folder / FILE} is damaged: {text}. Remove the file.")
+            raise UserError(
+                f"{folder / FILE} is damaged: task {task.name} has an invalid or repeated name, or"
+                " precedes a needed task. Remove the file."
+            )
         names.add(task.name)
     return recorded
 
@@ -227,8 +228,8 @@ def write(folder: Path, content: dict[str, Any]) -> None:
 def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """Give each task a folder: the folder that already holds the task's run, or a free folder.
 
-    The folder has the task's name. If it holds another run, for example because the study has
-    changed, a number is added to the name, as in `mae-0-2`.
+    The folder has the task's name. If the folder of this name holds another run, for example
+    because the study has changed, a number is added to the name, as in `mae-0-2`.
 
     Args:
         tasks: Tasks as planned.
@@ -238,34 +239,44 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
         The tasks in the same order under their final names, and `{folder: reason}` for every run in
             the study's folder that belongs to no task.
     """
-    settled: Tasks = {}  # tasks under their final names
-    names: dict[str, str] = {}  # {planned name: final name}
-    # {folder of another run: why the run is not the planned run of the task with this name}
-    foreign: dict[str, str] = {}
+    settled_tasks: Tasks = {}  # tasks under their final names
+    final_names: dict[str, str] = {}  # {planned name: final name}
+    # {folder: why the run in the folder is not the planned run of the task with this name}
+    other_runs: dict[str, str] = {}
     for task in tasks.values():
-        renamed = _renamed(task, names)
+        renamed = _renamed(task, final_names)
         name = renamed.name
         for number in itertools.count(2):
             candidate = replace(renamed, name=name)
-            options, undecided = planned_options(candidate, settled, folder)
+            options, undecided = planned_options(candidate, settled_tasks, folder)
             why = identity.why_not_planned(folder / name, candidate.values, options, undecided)
-            if not why and name not in settled:  # the folder is free or holds the task's run
+            if not why and name not in settled_tasks:  # the folder is free or holds the task's run
                 break
-            # The reason is empty if an earlier task has taken the folder. The entry of a taken
-            # folder is left out below.
-            foreign[name] = why
+            # the reason is empty if an earlier task has taken the folder. Folders of tasks are left
+            # out of the result below
+            other_runs[name] = why
             name = f"{renamed.name}-{number}"
-        names[task.name] = name
-        settled[name] = candidate
+        final_names[task.name] = name
+        settled_tasks[name] = candidate
     for path in sorted(folder.glob("*/recipe.yaml")):
-        foreign.setdefault(path.parent.name, "the study has no task of this name")
-    return settled, {name: why for name, why in foreign.items() if name not in settled}
+        other_runs.setdefault(path.parent.name, "the study has no task of this name")
+    return settled_tasks, {
+        name: why for name, why in other_runs.items() if name not in settled_tasks
+    }
 
 
 def _renamed(task: Task, names: Mapping[str, str]) -> Task:
-    """Return the task with the final names of all tasks that the task refers to."""
-    in_braces = {name: f"{{{settled}}}" for name, settled in names.items()}
-    options = fill_references(task.options, in_braces)
+    """Return the task with the final names of the tasks that it refers to.
+
+    Args:
+        task: Task as planned.
+        names: `{planned name: final name}`.
+    """
+    references = {planned: f"{{{final}}}" for planned, final in names.items()}
+    options = fill_references(task.options, references)
     needs = tuple(names[name] for name in task.needs)
-    best = task.best and (tuple(names[name] for name in task.best[0]), task.best[1])
+    best = None
+    if task.best:
+        tries, measure = task.best
+        best = tuple(names[name] for name in tries), measure
     return replace(task, options=options, needs=needs, best=best)

@@ -22,11 +22,11 @@ from .tasks import Tasks, plan_tasks, warn_about_other_tries, without_missing
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """Study that the user asked for, with everything checked.
+    """Study that the user asked for, after all checks.
 
     Attributes:
-        study: Study after missing places were dropped.
-        tasks: Tasks of the study, with the paths of all places.
+        study: Study without the axis names whose paths are missing.
+        tasks: Tasks of the study, with all paths filled in.
         recipes: `{task: resolved recipe}`.
         name: Name of the study.
         folder: Folder of the study.
@@ -34,7 +34,7 @@ class StudyRequest:
         plugin: Plugin file from the command line, or None.
         cautions: Warnings to print before the study starts.
         opening: Lines to print before the warnings.
-        hours: Plan of the hours that limit the study, or None if the study runs all tasks.
+        hours: Plan of the hours that limit the study, or None to run all tasks.
     """
 
     study: read.Study
@@ -62,8 +62,9 @@ def parse_request(
     Args:
         arguments: Arguments of the tool.
         content: Study as a mapping, or None if the arguments name a recipe or a file.
-        stand_ins: Use made-up paths for places that the arguments do not set.
-        look: Read the images that are on this machine.
+        stand_ins: Whether to use made-up paths for places (paths that the study file names, such as
+            `photos`) that the arguments do not set.
+        look: Whether to read and check the images that are on this machine.
 
     Raises:
         UserError: An option or the study's file is wrong.
@@ -79,8 +80,10 @@ def parse_request(
         study_options, planned = _plan_worth(study_options, unread, may_time)
         content, unread = planned.study, plugin_only
     elif study_options.hours is not None:
-        text = f"only recipe={worth.NAME} takes hours=. Leave hours= out."
-        raise UserError(f"hours={study_options.hours:g}: {text}")
+        raise UserError(
+            f"hours={study_options.hours:g}: only recipe={worth.NAME} takes hours=. Leave hours="
+            " out."
+        )
     study, default_name = _find_study(study_options, unread, content, swept)
     if swept is not None:  # the runs of the sweep hold all other options
         unread = plugin_only
@@ -101,6 +104,9 @@ def parse_request(
     lines += check.architectures(study, tasks, recipes)
     lines += warn_about_other_tries(tasks)
     folder = Path(study_options.out) / name
+    hours = None
+    if planned and LAUNCHERS[study_options.launcher].runs_here:
+        hours = planned.plan
     return StudyRequest(
         study=study,
         tasks=tasks,
@@ -111,7 +117,7 @@ def parse_request(
         plugin=given.values.get("plugin"),
         cautions=lines,
         opening=planned.lines if planned else [],
-        hours=planned.plan if planned and LAUNCHERS[study_options.launcher].runs_here else None,
+        hours=hours,
     )
 
 
@@ -121,7 +127,7 @@ def _find_study(
     content: Mapping[str, Any] | None,
     swept: sweep.Swept | None,
 ) -> tuple[read.Study, str]:
-    """Return the study that the user asked for, and the default name of its folder.
+    """Return the study that the user asked for, and the default name of the study's folder.
 
     The study comes from a Python dictionary (`content`), from the keys after the word `sweep`, or
     from the study file that `recipe=` names. The options `seeds=` and `measures=` replace the
@@ -153,9 +159,10 @@ def _find_study(
         path = _find_study_file(options.recipe)
         study, default_name = read.read(path), path.stem
     if options.match is not None and swept is None:
-        text = "on the command line, match= works only with a sweep. In the study's file, write"
-        text = f"{text} match: {{exaflop: AXIS}} instead."
-        raise UserError(f"match={options.match}: {text}")
+        raise UserError(
+            f"match={options.match}: on the command line, match= works only with a sweep. In the"
+            " study's file, write match: {exaflop: AXIS} instead."
+        )
     if options.measures is not None:
         report = study.report.model_copy(update={"measures": tuple(options.measures)})
         study = study.model_copy(update={"report": report})
@@ -183,10 +190,12 @@ def _split_places(study: read.Study, unread: Unread) -> tuple[dict[str, str], Gi
     """
     for place in study.places:
         is_option = place in StudyOptions.options() or place in study_keys()
-        # PRESETS: a study may use data= and model= for its own places, in place of the options
+        # a study may define data= and model= (PRESETS) as places, which then replace the options
         if is_option and place not in PRESETS:
-            text = f"ssl_vit has an option {place}=. Rename this key under `places` of the file."
-            raise UserError(f"places: {place}: {text}")
+            raise UserError(
+                f"places: {place}: ssl_vit has an option {place}=. Rename this key under `places`"
+                " of the file."
+            )
     paths, unread = unread.take(study.places)
     _check_keys(unread.keys, unread, study.places)
     places = {place: _absolute(path) for place, path in paths.items() if path.lower() not in NULLS}
@@ -194,7 +203,7 @@ def _split_places(study: read.Study, unread: Unread) -> tuple[dict[str, str], Gi
 
 
 def _read_given(unread: Unread) -> Given:
-    """Return the values that the user gave for all tasks of a study.
+    """Read the recipe values that the user sets for all tasks of a study.
 
     Raises:
         UserError: A value is wrong, or holds braces, which only a study's file may use.
@@ -202,8 +211,10 @@ def _read_given(unread: Unread) -> Given:
     given = unread.read()
     for key, value in given.values.items():
         if read.find_references([value]):
-            text = "only a study's file can use names in braces, which refer to other runs."
-            raise UserError(f"{key}={value}: {text} Write a value without braces.")
+            raise UserError(
+                f"{key}={value}: only a study's file can use names in braces, which refer to other"
+                " runs. Write a value without braces."
+            )
     return given
 
 
@@ -212,7 +223,7 @@ def _check_keys(keys: Iterable[str], unread: Unread, places: Collection[str]) ->
 
     Args:
         keys: Keys to check: the keys that the user set for all runs, and swept keys.
-        unread: Values that the user gave, for the error message about `seed=`.
+        unread: All keys that the user gave, with their values. A key `seed` causes an error.
         places: Keys that the study file defines. The error about a misspelled key may suggest them.
 
     Raises:
@@ -221,8 +232,10 @@ def _check_keys(keys: Iterable[str], unread: Unread, places: Collection[str]) ->
     if "seed" in unread.keys:
         seed = unread.text("seed")
         seeds = seed if "," in seed else f"{seed},"
-        text = f"a study takes seeds=. Use `seeds={seeds}` for this seed, or `seeds=N` for N seeds."
-        raise UserError(f"seed={seed}: {text}")
+        raise UserError(
+            f"seed={seed}: a study takes seeds=. Use `seeds={seeds}` for this seed, or `seeds=N`"
+            " for N seeds."
+        )
     known_options = [*map(option_name, StudyOptions.options().values()), *places]
     check_keys(keys, known=study_keys(), others=known_options)
 
@@ -238,16 +251,16 @@ def _plan_worth(
         may_time: Whether training steps may be timed on this machine.
 
     Returns:
-        The options that run the planned study, and the plan.
+        The options with which the planned study runs, and the plan.
 
     Raises:
         UserError: An option is wrong, the study does not fit into the hours, or the user names
             another device than this machine.
     """
     if options.device:
-        text = f"{worth.NAME} measures the time of training steps on this machine, and does not"
         raise UserError(
-            f"device={options.device}: {text} estimate the time for a device. Leave device= out."
+            f"device={options.device}: {worth.NAME} measures the time of training steps on this"
+            " machine, and does not estimate the time for a device. Leave device= out."
         )
     name = options.name or worth.NAME.rpartition("/")[2]
     released, unread = unread.take((RELEASED,))
@@ -286,8 +299,9 @@ def _find_study_file(name: str | None) -> Path:
     # worth.NAME is only suggested: it has no file, and `parse_request` builds its study
     names = [*study_names(), worth.NAME]
     if name is None:
-        choices = f"Choose from: {', '.join(names)}. Or name a study's file."
-        raise UserError(f"recipe= is missing. {choices}")
+        raise UserError(
+            f"recipe= is missing. Choose from: {', '.join(names)}. Or name a study's file."
+        )
     if name in study_names():
         return RECIPES / f"{name}.yaml"
     path = parse_path(name, "recipe")
@@ -296,8 +310,10 @@ def _find_study_file(name: str | None) -> Path:
             return path
         raise UserError(f"recipe={name}: no such file. Check the path.")
     if name in recipe_names():
-        remedy = f"To compare values, type recipe={name} sweep KEY=VALUE,VALUE."
-        raise UserError(f"recipe={name}: a recipe, not a study. {remedy}")
+        raise UserError(
+            f"recipe={name}: a recipe, not a study. To compare values, type recipe={name} sweep"
+            " KEY=VALUE,VALUE."
+        )
     raise UserError(f"recipe={name}: not a study and not a .yaml file, {suggest(name, names)}")
 
 
@@ -309,8 +325,9 @@ def _absolute(place: str) -> str:
 def _stand_in(study: read.Study, place: str) -> str:
     """Return a made-up value for a place, a path that the user has not set, such as `photos`.
 
-    The value is the name of the place. If `init` names the place, the name stays in braces, as in
-    `{weights}`, because the checks of recipes skip options with braces: there is no file to read.
+    The value is the name of the place, such as `photos`. If the place is used for `init`, the value
+    is the name in braces, such as `{weights}`: checks skip an option with braces, because there is
+    no file to read.
 
     Args:
         study: Study that defines the place.
@@ -328,5 +345,7 @@ def _seeds(text: str) -> tuple[int, ...]:
         is_list = "[" in text or "," in text
         return read.seeds_of(numbers if is_list else numbers[0])
     except ValueError:
-        expected = "expected a number of seeds (seeds=3), or a list without repeats (seeds=0,2)"
-        raise UserError(f"seeds={text}: {expected}") from None
+        raise UserError(
+            f"seeds={text}: expected a number of seeds (seeds=3), or a list without repeats"
+            " (seeds=0,2)"
+        ) from None

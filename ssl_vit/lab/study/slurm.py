@@ -1,7 +1,7 @@
-"""Submit a study to SLURM as a job array per run, which waits for the needed arrays.
+"""Submit a study to SLURM as a job array for each run. An array waits for the arrays it needs.
 
-SLURM 19.05 or later is needed. All options are on sbatch's command line, which overrides sbatch's
-environment variables.
+SLURM 19.05 or later is needed. All options are on the command line of sbatch, where they override
+the environment variables of sbatch.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ LAUNCHER_OPTIONS = (
     *("array", "job-name", "output", "dependency", "signal", "requeue", "no-requeue", "open-mode"),
     *("chdir", "wrap", "wait", "test-only"),
 )
+# Options that would bind each process to a single GPU
 BOUND = ("gpus-per-task", "gpu-bind", "tres-bind", "tres-per-task", "ntasks-per-gpu")
 REFUSED = {
     **dict.fromkeys(LAUNCHER_OPTIONS, "the launcher sets this option. Leave the option out."),
@@ -66,43 +67,43 @@ class Slurm:
         Raises:
             UserError: An option is wrong; see `check`.
         """
-        numbers: dict[str, list[str]] = {}
+        job_numbers: dict[str, list[str]] = {}  # {run: numbers of its jobs}
         lines = []
         for run in _runs(job):
-            words = _command(job, run, numbers, queued=())
-            numbers[run] = []
-            if words:
-                numbers[run].append(f"{{{run}}}")
-                lines.append(f"would run   {shell_command(*words)}")
+            command = _command(job, run, job_numbers, queued=())
+            job_numbers[run] = []
+            if command:
+                job_numbers[run].append(f"{{{run}}}")
+                lines.append(f"would run   {shell_command(*command)}")
         return lines
 
     def start(self, job: StudyJob) -> LaunchOutcome:
-        """Submit an array for each run that has tasks neither finished nor in the queue.
+        """Submit an array for each run with tasks that are neither finished nor in the queue.
 
         Raises:
             UserError: SLURM refuses an array.
         """
         _logs(job).mkdir(parents=True, exist_ok=True)
         queue = _queue(job)
-        # {run: numbers of its jobs}, each number once, because an array has several tasks
-        numbers = {run: [*dict.fromkeys(jobs.values())] for run, jobs in queue.items()}
+        # {run: numbers of its jobs}. Each number counts once, because an array has several tasks
+        job_numbers = {run: [*dict.fromkeys(jobs.values())] for run, jobs in queue.items()}
         submitted: dict[str, str] = {}
         for run in _runs(job):
             write_atomically(_list_path(job, run), "\n".join(_task_names_by_index(job, run)))
             if queue[run]:
                 print(
                     f"in queue    {run}: {format_count(len(queue[run]), 'tasks')} in job"
-                    f" {', '.join(numbers[run])}",
+                    f" {', '.join(job_numbers[run])}",
                     flush=True,
                 )
-            words = _command(job, run, numbers, queue[run])
-            if words:
+            command = _command(job, run, job_numbers, queue[run])
+            if command:
                 # with several clusters sbatch prints NUMBER;CLUSTER
-                number = _output(words, f"run {run}").strip().partition(";")[0]
+                number = _output(command, f"run {run}").strip().partition(";")[0]
                 submitted |= {
                     task.name: number for _, task in _unfinished_tasks(job, run, queue[run])
                 }
-                numbers[run].append(number)
+                job_numbers[run].append(number)
                 print(f"submitted   {run}: job {number}", flush=True)
         return LaunchOutcome(job.finished, submitted=submitted)
 
@@ -146,17 +147,17 @@ def _queue(job: StudyJob) -> dict[str, dict[int, str]]:
     Raises:
         UserError: SLURM does not answer.
     """
-    run_of_job = {_job_name(job, run): run for run in _runs(job)}
-    queue: dict[str, dict[int, str]] = {run: {} for run in run_of_job.values()}
+    run_by_job_name = {_job_name(job, run): run for run in _runs(job)}
+    queue: dict[str, dict[int, str]] = {run: {} for run in run_by_job_name.values()}
     clusters = [word for word in shlex.split(job.slurm) if word.startswith("--clusters=")]
-    words = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F %K %j"]
-    for line in _output([*words, *clusters], "the queue").splitlines():
+    command = ["squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F %K %j"]
+    for line in _output([*command, *clusters], "the queue").splitlines():
         # %F is the number of a job, %K its index in an array (N/A outside an array), %j its name
         fields = line.strip().split(" ", 2)
         if len(fields) == 3:
             number, index, name = fields
-            if name in run_of_job and index.isdecimal():
-                queue[run_of_job[name]][int(index)] = number
+            if name in run_by_job_name and index.isdecimal():
+                queue[run_by_job_name[name]][int(index)] = number
     return queue
 
 
@@ -170,18 +171,18 @@ def _output(words: Sequence[str], what: str) -> str:
     Raises:
         UserError: The command fails.
     """
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode:
-        error = ", ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+    completed = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if completed.returncode:
+        error = ", ".join(line.strip() for line in completed.stderr.splitlines() if line.strip())
         raise UserError(
             f"launcher=slurm: {what}: {error.rstrip('.')}. Solve this problem, then type the same"
             " command again to continue."
         )
-    return done.stdout
+    return completed.stdout
 
 
 def _unfinished_tasks(job: StudyJob, run: str, queued: Collection[int]) -> list[tuple[str, Task]]:
-    """Return the index and task of each task of a run that is neither finished nor in the queue."""
+    """Return (index, task) for each task of a run that is neither finished nor in the queue."""
     return [
         (str(index), job.tasks[name])
         for index, name in enumerate(_task_names_by_index(job, run))
@@ -190,7 +191,7 @@ def _unfinished_tasks(job: StudyJob, run: str, queued: Collection[int]) -> list[
 
 
 def _command(
-    job: StudyJob, run: str, numbers: Mapping[str, Sequence[str]], queued: Collection[int]
+    job: StudyJob, run: str, job_numbers: Mapping[str, Sequence[str]], queued: Collection[int]
 ) -> list[str]:
     """Return the command that submits the remaining tasks of a run as a job array.
 
@@ -201,11 +202,11 @@ def _command(
     Args:
         job: Study to submit.
         run: Name of the run.
-        numbers: `{run: job numbers}` of the runs submitted before.
+        job_numbers: `{run: job numbers}` of the runs submitted before.
         queued: Indices of the run's tasks that are in the queue.
 
     Returns:
-        Words of the command line. Empty if no task of the run remains.
+        Command and arguments. Empty if no task of the run remains.
     """
     unfinished = _unfinished_tasks(job, run, queued)
     if not unfinished:
@@ -213,13 +214,16 @@ def _command(
     indices = ",".join(index for index, _ in unfinished)
     needed_tasks = [job.tasks[name] for _, task in unfinished for name in task.needs]
     needed_runs = dict.fromkeys(task.run for task in needed_tasks)  # each once, in order
-    needed_jobs = ":".join(number for needed_run in needed_runs for number in numbers[needed_run])
+    needed_jobs = ":".join(
+        number for needed_run in needed_runs for number in job_numbers[needed_run]
+    )
+    dependency = [f"--dependency=afterany:{needed_jobs}"] if needed_jobs else []
     logs = _logs(job)
     at_once = f"%{job.parallel}" if job.parallel else ""
     task_names = "/".join(_task_names_by_index(job, run))
     return [
         *("sbatch", "--parsable", *_options(job)),
-        *([f"--dependency=afterany:{needed_jobs}"] if needed_jobs else []),
+        *dependency,
         f"--job-name={_job_name(job, run)}",
         f"--array={indices}{at_once}",
         # sbatch replaces %a by the index. Other percent signs in the folder's name are doubled.
@@ -235,11 +239,11 @@ def _command(
 def _options(job: StudyJob) -> list[str]:
     """Return the options of sbatch for the runs of a study.
 
-    The user's options (`slurm=`) come first, then the options that the launcher sets itself.
+    The user's options (`slurm=`) come first, followed by the options that the launcher sets.
 
     Raises:
-        UserError: `slurm=` has a word that is not a long option, or an option that the launcher
-            sets itself. Or the processes do not divide the batch of a task equally.
+        UserError: `slurm=` has an argument that is not a long option, or an option that the
+            launcher sets itself. Or the processes do not divide the batch of a task equally.
     """
     values: dict[str, str] = {}
     try:

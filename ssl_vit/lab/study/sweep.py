@@ -39,8 +39,8 @@ class Swept(NamedTuple):
     """Keys that a user wants to sweep.
 
     Attributes:
-        words: Keys of the words after `sweep`.
-        values: `{key: value, or list of values}` from Python.
+        words: Keys after the word `sweep` on the command line.
+        values: `{key: value, or list of values}` of a call from Python.
     """
 
     words: list[str]
@@ -81,10 +81,12 @@ def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
 def _read_mappings(mappings: list[Any]) -> tuple[Pairs, Values]:
     """Read the values of the argument `sweep` from Python.
 
+    The mapping may also have options of the study tool, such as `seeds`, because on the command
+    line these options may follow the word `sweep`.
+
     Returns:
-        Pairs (key, value) of options of the study tool, and `{key: value or values}` of the swept
-            keys. The mapping may have options of the tool, such as `seeds`, because they may also
-            follow the word `sweep` on the command line.
+        Pairs (key, value) of the options of the tool, and `{key: value or values}` of the swept
+            keys.
 
     Raises:
         UserError: A value is no mapping, or a key has two values.
@@ -93,8 +95,9 @@ def _read_mappings(mappings: list[Any]) -> tuple[Pairs, Values]:
     values: Values = {}
     for mapping in mappings:
         if not isinstance(mapping, Mapping):
-            expected = "expected a mapping from keys to lists of values"
-            raise UserError(f"{SWEEP}={option_text(mapping)}: {expected}")
+            raise UserError(
+                f"{SWEEP}={option_text(mapping)}: expected a mapping from keys to lists of values"
+            )
         for pair in dotted_pairs(mapping):
             if pair[0] in StudyOptions.options():
                 pairs.append(pair)
@@ -104,7 +107,7 @@ def _read_mappings(mappings: list[Any]) -> tuple[Pairs, Values]:
 
 
 def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
-    """Return the values of the swept keys, and all other keys that the user gave.
+    """Split the user's keys into swept keys with their values and all other keys.
 
     A key after the word `sweep` is an option of all runs if it has a single value and does not
     change the experiment, as in `sweep optim.lr=1e-3,3e-3 compute.threads=1`.
@@ -129,29 +132,31 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
         read_value = str if key in NAMED else partial(read, known[key])
         values[key] = [(name, read_value(name)) for name in names]
     for key, value in swept.values.items():
-        several = isinstance(value, list | tuple)
-        if not several and not changes_experiment(key):
+        is_list = isinstance(value, list | tuple)
+        if not is_list and not changes_experiment(key):
             pairs.append((key, value))
         elif key in values:
             raise UserError(f"{key} is swept twice. Leave either list of values out.")
         else:
-            listed = value if several else [value]
-            values[key] = [(option_text(item), plain_value(key, item)) for item in listed]
+            items = value if is_list else [value]
+            values[key] = [(option_text(item), plain_value(key, item)) for item in items]
     others = Unread(texts, None if unread.pairs is None else pairs)
-    for key, named in values.items():
-        text = f"{key}={','.join(name for name, _ in named)}"
-        if len({name for name, _ in named}) < len(named):
+    for key, named_values in values.items():
+        text = f"{key}={','.join(name for name, _ in named_values)}"
+        if len({name for name, _ in named_values}) < len(named_values):
             raise UserError(f"{text}: a value appears twice. Remove either value.")
         if key in others.keys:
-            remedy = f"Leave {key}={others.text(key)} out."
-            raise UserError(f"{text}: you sweep this key and also set it for all runs. {remedy}")
-    return {key: dict(named) for key, named in values.items()}, others
+            raise UserError(
+                f"{text}: you sweep this key and also set it for all runs. Leave"
+                f" {key}={others.text(key)} out."
+            )
+    return {key: dict(named_values) for key, named_values in values.items()}, others
 
 
 def content(
     recipe: str | None, given: Given, axes: Axes, match: str | None
 ) -> tuple[dict[str, Any], str]:
-    """Return the study of a sweep with the structure of a study file, and the study's name.
+    """Return a sweep as a mapping with the structure of a study file, and the study's name.
 
     Args:
         recipe: Name of the recipe of all runs.
@@ -163,23 +168,32 @@ def content(
         UserError: No key is swept, or an option is wrong.
     """
     if not axes:
-        example = "Type a key with several values, such as sweep corruption.rate=0.15,0.5."
-        raise UserError(f"{SWEEP}: no key follows. {example}")
+        raise UserError(
+            f"{SWEEP}: no key follows. Type a key with several values, such as sweep"
+            " corruption.rate=0.15,0.5."
+        )
     if recipe in study_names():
-        text = f"{SWEEP} needs a recipe, not a study. Use a recipe such as recipe=mpp, or leave"
-        raise UserError(f"recipe={recipe}: {text} {SWEEP} out.")
+        raise UserError(
+            f"recipe={recipe}: {SWEEP} needs a recipe, not a study. Use a recipe such as"
+            f" recipe=mpp, or leave {SWEEP} out."
+        )
     for key, values in axes.items():
         if len(values) < 2:
-            text = f"a key after the word {SWEEP} needs at least two values. Add a value, or write"
-            remedy = f"{key}= before the word {SWEEP} to use this value in all runs."
-            raise UserError(f"{key}={','.join(values)}: {text} {remedy}")
+            raise UserError(
+                f"{key}={','.join(values)}: a key after the word {SWEEP} needs at least two values."
+                f" Add a value, or write {key}= before the word {SWEEP} to use this value in all"
+                " runs."
+            )
     shared = given.values | ({"recipe": recipe} if recipe else {})
     pretrain_options = {key: shared[key] for key in shared if not key.startswith("probe.")}
     probe_options = {key: shared[key] for key in shared if key.startswith(("probe.", "compute."))}
-    base = _base(pretrain_options, {key: next(iter(axes[key].values())) for key in axes})
+    first_values = {key: next(iter(axes[key].values())) for key in axes}
+    base = _base(pretrain_options, first_values)
     if not base.trains:
-        text = "this recipe trains no encoder. Use a recipe that does, such as recipe=mpp."
-        raise UserError(f"recipe={recipe}: {text}")
+        raise UserError(
+            f"recipe={recipe}: this recipe trains no encoder. Use a recipe that does, such as"
+            " recipe=mpp."
+        )
     pretrain_options.pop("plugin", None)  # the study passes on the plugin of the command line
     if base.data.path:
         # absolute, so that runs find the images from any folder
@@ -201,7 +215,7 @@ def content(
 
 
 def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an axis whose names are the swept values of a key, as in a study file.
+    """Return the axis of a swept key, as in a study file, with a name for each value.
 
     For example, `{"1e-3": {"pretrain": {"optim.lr": 1e-3}}}`. The study of a sweep always has a run
     `pretrain`, for which the swept key is set. In names, `_` replaces characters that names must
@@ -216,11 +230,13 @@ def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     names: dict[str, Any] = {}
     for text, value in values.items():
-        # nothing is left of a value without letters and digits, such as []
+        # a value without letters and digits, such as [], gets the name 0
         name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", text).strip("_.%=,+-") or "0"
         if name in names:
-            problem = f"two values have the same name {name} in folder names. Remove either value."
-            raise UserError(f"{key}={text}: {problem}")
+            raise UserError(
+                f"{key}={text}: two values have the same name {name} in folder names. Remove"
+                " either value."
+            )
         names[name] = {"pretrain": {key: value}}
     return names
 

@@ -33,8 +33,8 @@ def resolve_options(options: Values, where: str, check_images: bool = True) -> R
     Args:
         options: `{dotted key: value}`.
         where: Prefix of error messages, or an empty text.
-        check_images: Check that the images exist on this machine. Turn this off if the task runs on
-            another machine or only its cost is of interest.
+        check_images: Whether the images must exist on this machine. False if the task runs on
+            another machine, or if only the cost of the task is needed.
 
     Raises:
         UserError: An option is wrong.
@@ -46,7 +46,7 @@ def resolve_options(options: Values, where: str, check_images: bool = True) -> R
 
 
 def cost(options: Values, where: str) -> Cost:
-    """Return the cost of a training run from options. The images need not exist.
+    """Return the cost of a training run with these options. The images need not exist.
 
     Raises:
         UserError: An option is wrong, or ssl_vit cannot count the work of the objective.
@@ -68,7 +68,7 @@ def study_keys() -> list[str]:
 
 
 def tool_uses(tool: str, key: str, options: Values) -> bool:
-    """Return whether a tool uses a key of recipes, for example `probe.pool`.
+    """Return whether a tool uses a recipe key, for example `probe.pool`.
 
     - `evaluate` uses all keys of probes, images, model and computation, but not the keys for probes
       during training.
@@ -96,10 +96,13 @@ def tool_uses(tool: str, key: str, options: Values) -> bool:
 
 
 def computed_values(recipe: Recipe) -> Values:
-    """Return `{dotted key: value}` of a recipe's keys that decide a run's computation or result.
+    """Return the values of a recipe that affect what a run computes or its result.
 
-    Left out are keys that only change the logging or the storage of a run, such as its name, and
-    keys that name weights or images.
+    Keys that only change the logging or the storage of a run, such as its name, are left out. So
+    are keys that name weights or images.
+
+    Returns:
+        `{dotted key: value}`.
     """
     effects = ("compute", "result")
     excluded = {key for key, recipe_key in all_keys().items() if recipe_key.effect not in effects}
@@ -108,9 +111,9 @@ def computed_values(recipe: Recipe) -> Values:
 
 
 def with_origin(options: Values, origin: Recipe) -> Values:
-    """Add the model and the images of another run to the options of a task that starts from it.
+    """Add the model and image options of the run that a task starts from.
 
-    If the options already name the model or the images, they keep theirs.
+    If the options already set a model or images, these options stay unchanged.
 
     Args:
         options: `{dotted key: value}` of the task.
@@ -131,14 +134,14 @@ def network_options(recipe: Recipe) -> Values:
 
 
 def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:
-    """Return the options that make another recipe read the images of a recipe.
+    """Return the options with which another recipe reads the same images.
 
     For example, `{"data": "cifar10", "data.path": "photos", "data.size": 64}`.
 
     Args:
         recipe: Recipe with the images.
-        wanted: Further keys, such as `data.size`, to include where the value of the recipe differs
-            from the value that follows from the data set and its path.
+        wanted: Further keys, such as `data.size`. A key is included only if its value in the recipe
+            differs from the default value for the data set and its path.
     """
     options: Values = {}
     if recipe.data.name in load_yaml(recipe_files.TABLES / "datasets.yaml"):
@@ -147,19 +150,20 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:
         options["data.path"] = recipe.data.path
     elif recipe.data.hub:
         options["data.hub"] = recipe.data.hub
-    # the values that follow from the data set and its path alone, whether or not the images exist
-    implied = resolve(Given({"recipe": "evaluate", **options}), here=False).recipe.values()
+    # values that follow from the data set and its path alone. With here=False the images need not
+    # exist on this machine
+    defaults = resolve(Given({"recipe": "evaluate", **options}), here=False).recipe.values()
     values = recipe.values()
-    changed = [key for key in wanted if key not in PLACE and values[key] != implied[key]]
+    changed = [key for key in wanted if key not in PLACE and values[key] != defaults[key]]
     return options | {key: values[key] for key in changed}
 
 
 def evaluated_images(recipe: Recipe) -> Values:
-    """Return the options that make an evaluation read all images of a recipe.
+    """Return the options with which an evaluation reads all images of a recipe.
 
-    Left out are the keys that choose a part of the images for training, such as `data.share`. The
-    keys of cropping, such as `data.eval_crop`, are included if the recipe uses them. A recipe for
-    a frozen encoder does not use them, because the values of the encoder apply.
+    Keys that select a part of the images for training, such as `data.share`, are left out. Cropping
+    keys, such as `data.eval_crop`, are included if the recipe uses them. A recipe for a frozen
+    encoder does not, because the encoder brings its own cropping.
     """
     wanted = [key for key in image_keys() if key not in PART]
     wanted += [key for key in CROPPING if has_use(recipe, key)]

@@ -22,9 +22,9 @@ from .task_options import cost, tool_uses
 PLAIN = re.compile(r"[^A-Za-z0-9_.%=,+-]")
 OF_RUN = re.compile(r"\{([\w.]+)-[^{}]*\}")  # captures the study's run from {RUN-REST}
 BELOW_PLACE = re.compile(r"\{(?P<place>[^{}]+)\}/(?P<path>.+)", re.DOTALL)  # {photos}/train
-TOLERANCE = 0.25  # relative error in cost that rounding to whole steps may cause
-# Keys in which the runs that try values may differ from the run that takes the best value: images
-# held out for the choice, the draw of another seed, and keys that only name a network
+TOLERANCE = 0.25  # largest relative error in cost that rounding to whole steps may cause
+# Keys that may differ, without a warning, between the run that tries values and the run that takes
+# the best value: images held out for the choice, seeds, and keys that only name a network
 NOT_CHOSEN_FOR = "data.validation", "data.validation_from", "data.share_seed", "seed", "model.name"
 SCALED = ("optim.steps", "optim.warmup")
 
@@ -42,10 +42,12 @@ class Task:
         options: `{key: value}`, where `{TASK}` in a text stands for the folder of another task.
         tried: `{key: value}` that this task tries.
         needs: Names of the tasks that must finish before this task starts.
-        best: Names of the tasks to choose the best tried values from, and the measure that decides.
-        despite: Keys in which the tasks of `best` may differ from this task.
-        values: `{dotted key: value}` of the resolved recipe that decide what the task computes and
-            what the result describes, as far as known before the study starts.
+        best: Names of the tasks that try values, and the metric that decides which values are best.
+            None if the task takes no best values.
+        despite: Keys that may differ, without a warning, between this task and the tasks of `best`.
+        values: `{dotted key: value}` of the resolved recipe, for the keys that affect the
+            computation or the result. Values that are not known before the study starts are
+            missing.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Task:
 
     @property
     def tries(self) -> tuple[str, ...]:
-        """Names of the tasks that try the values to choose from. Empty without a choice."""
+        """Names of the tasks that try values for this task to choose from. Can be empty."""
         return self.best[0] if self.best else ()
 
 
@@ -70,17 +72,20 @@ Tasks = dict[str, Task]  # {name: task}, each task after the tasks that it needs
 
 
 def place_text(run: str, at: Mapping[str, str]) -> str:
-    """Name a run and its names on the axes for error messages, such as `run final, arm mpp`."""
+    """Describe a run and its name on each axis for messages, such as `run final, arm mpp`."""
     return ", ".join([f"run {run}", *(f"{axis} {name}" for axis, name in at.items())])
 
 
 def plain_options(options: Values) -> Values:
-    """Return the options without names in braces, which stand for other tasks or unset places."""
+    """Return the options without names in braces in their values.
+
+    A name in braces stands for another task, or for a path that the user has not set.
+    """
     return {key: value for key, value in options.items() if not find_references([value])}
 
 
 def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, list[str]]:
-    """Drop the names on axes that need a path which the user has not set or which does not exist.
+    """Drop the axis names that need a path that is not set or does not exist.
 
     A study file refers to such a path by a name in braces, called a place. For example, the name
     `photos` of axis `data` may set `data.path={photos}/train`. It is dropped if the command line
@@ -108,12 +113,14 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
         axes[axis] = {name: settings for name, settings in names.items() if name not in dropped}
         if not axes[axis]:
             reasons = list_names([*dict.fromkeys(dropped.values())])
-            text = f"no name on this axis can run, because paths are missing: {reasons}."
-            remedy = "Set the paths that at least one name needs, as in photos=PATH."
-            raise UserError(f"axis {axis}: {text} {remedy}")
+            raise UserError(
+                f"axis {axis}: no name on this axis can run, because paths are missing: {reasons}."
+                " Set the paths that at least one name needs, as in photos=PATH."
+            )
         lines += [f"{axis} {name} is left out: {why}" for name, why in dropped.items()]
     for name, run in study.runs.items():
-        for place in sorted(find_references((study.options | run.options).values()) & missing):
+        needed = find_references((study.options | run.options).values())
+        for place in sorted(needed & missing):
             raise UserError(f"{place}= is missing. Run {name} needs {place}=VALUE.")
     reduced = study.model_copy(update={"axes": axes})
     # the report compares only names that are left
@@ -127,7 +134,7 @@ def without_missing(study: Study, places: Mapping[str, str]) -> tuple[Study, lis
 
 
 def _why_missing(options: Values, places: Mapping[str, str], missing: set[str]) -> str:
-    """Return which path in the options is missing, in words, or an empty text if none is missing.
+    """Describe the first missing path that options need. Return `""` if no path is missing.
 
     A place is a path that the user sets on the command line. For example, with `photos=/data`, the
     option `data.path={photos}/train` needs the folder `/data/train`.
@@ -155,47 +162,54 @@ def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
     Args:
         study: Study as `without_missing` returns it.
         places: `{place: path}` of every place of the study, which replaces `{place}` in options.
-        given: Values of the user, for all tasks that use the key.
+        given: Recipe values from the user. Each value is set in all tasks whose tool uses the key.
 
     Raises:
         UserError: No task uses an option, a run tries the values of a given option, a needed run
             does not exist, steps cannot be matched, or a name cannot be a folder's name.
     """
-    seeds = _seeds(study)
+    seeds_by_run = _seeds(study)
     tasks: Tasks = {}
     unused = {*given.values}
-    for run, declared in study.runs.items():
-        axes = [[(axis, name) for name in study.names(run, axis)] for axis in declared.over]
+    matched_axis = study.match.exaflop if study.match else None
+    for run, definition in study.runs.items():
+        axes = [[(axis, name) for name in study.names(run, axis)] for axis in definition.over]
         for at in map(dict, itertools.product(*axes)):
             options, tries = settings_at(study, run, at)
             options = fill_references(options, places)
             merged = options | given.values
-            used = {
+            used_values = {
                 key: value
                 for key, value in given.values.items()
-                if tool_uses(declared.tool, key, merged)
+                if tool_uses(definition.tool, key, merged)
             }
-            unused -= used.keys()
-            for key in tries.keys() & used.keys():
-                text = f"run {run} tries several values of this key. Leave {key}= out."
-                raise UserError(f"{key}={given.text(key)}: {text}")
-            options |= used
-            if study.match and study.match.exaflop in declared.over and declared.tool == "pretrain":
-                other_axes = {axis: at[axis] for axis in at if axis != study.match.exaflop}
-                base = fill_references(settings_at(study, run, other_axes).options, places) | used
-                options |= _match_steps(base, options, f"match: {place_text(run, at)}")
-            for seed, *values in itertools.product(seeds[run], *tries.values()):
+            unused -= used_values.keys()
+            for key in tries.keys() & used_values.keys():
+                raise UserError(
+                    f"{key}={given.text(key)}: run {run} tries several values of this key. Leave"
+                    f" {key}= out."
+                )
+            options |= used_values
+            if matched_axis in definition.over and definition.tool == "pretrain":
+                # options of the same run without the matched axis
+                other_axes = {axis: at[axis] for axis in at if axis != matched_axis}
+                base_options, _ = settings_at(study, run, other_axes)
+                base_options = fill_references(base_options, places) | used_values
+                options |= _match_steps(base_options, options, f"match: {place_text(run, at)}")
+            for seed, *values in itertools.product(seeds_by_run[run], *tries.values()):
                 tried = dict(zip(tries, values, strict=True))
                 task = _task(study, run, at, seed, tried, options, tasks)
                 build({"name": task.name})  # checks the name
                 if task.name in tasks:
-                    text = "two tasks would write into this folder. Rename one of the names of the"
-                    text = f"{text} axis, or change one of the tried values."
-                    raise UserError(f"run {run}: {task.name}: {text}")
+                    raise UserError(
+                        f"run {run}: {task.name}: two tasks would write into this folder. Rename"
+                        " one of the names of the axis, or change one of the tried values."
+                    )
                 tasks[task.name] = task
     for key in sorted(unused):
-        text = f"no run of the study uses {key}. Leave {key}= out."
-        raise UserError(f"{key}={given.text(key)}: {text}")
+        raise UserError(
+            f"{key}={given.text(key)}: no run of the study uses {key}. Leave {key}= out."
+        )
     return tasks
 
 
@@ -240,19 +254,21 @@ def _match_steps(base: Values, options: Values, place: str) -> Values:
     """
     for key in SCALED:
         if options.get(key) != base.get(key):
-            text = "`match` sets this value, so that all names on the axis cost the same."
-            text = f"{text} Leave {key} out."
-            raise UserError(f"{place}: {key}={options.get(key)}: {text}")
+            raise UserError(
+                f"{place}: {key}={options.get(key)}: `match` sets this value, so that all names on"
+                f" the axis cost the same. Leave {key} out."
+            )
     base_cost = cost(plain_options(base), f"{place}, without the axis")
     cost_with_axis = cost(plain_options(options), place)
     exact_steps = base_cost.steps * base_cost.exaflop_per_step / cost_with_axis.exaflop_per_step
     steps = max(1, round(exact_steps))
     ratio = steps / exact_steps
     if abs(ratio - 1) > TOLERANCE:
-        text = f"with {steps} steps, this run costs {ratio:.0%} of the exaFLOP of the same run"
-        remedy = "Use more optim.steps= for a closer match."
-        raise UserError(f"{place}: {text} without this axis. {remedy}")
-    # the same share of the steps as without matching
+        raise UserError(
+            f"{place}: with {steps} steps, this run costs {ratio:.0%} of the exaFLOP of the same"
+            " run without this axis. Use more optim.steps= for a closer match."
+        )
+    # the warm-up keeps its share of the steps
     warmup = min(steps - 1, round(cost_with_axis.warmup * steps / cost_with_axis.steps))
     return {"optim.steps": steps, "optim.warmup": warmup}
 
@@ -266,7 +282,7 @@ def _task(
     options: Values,
     tasks: Tasks,
 ) -> Task:
-    """Build a task.
+    """Build a task, and find the tasks that it needs.
 
     Args:
         study: Study of the task.
@@ -275,31 +291,31 @@ def _task(
         seed: Seed of the task.
         tried: `{key: value}` that the task tries.
         options: `{key: value}`, where `{RUN}` stands for a task of another run.
-        tasks: All tasks that the new task needs, and further tasks.
+        tasks: Tasks planned so far, including all tasks that the new task needs.
 
     Raises:
         UserError: A needed task does not exist.
     """
     options = options | tried
     best, tool = study.runs[run].best, study.runs[run].tool
-    needed_runs = find_references(options.values())
+    references = find_references(options.values())
     tries: tuple[str, ...] = ()
     if best:
         tries = tuple(task.name for task in _runs_of(run, best.of, at, tasks))
     for name in tries:  # a tried value may name a run
-        needed_runs |= find_references(tasks[name].tried.values())
-    filled, needed = {SEED: str(seed)}, [*tries]
-    # a place without a path stays in braces
-    for needed_run in sorted(needed_runs - {SEED, *study.places}):
+        references |= find_references(tasks[name].tried.values())
+    replacements, needed = {SEED: str(seed)}, [*tries]
+    # all other references are runs. A place that is still in braces has no path and stays there
+    for needed_run in sorted(references - {SEED, *study.places}):
         candidates = _runs_of(run, needed_run, at, tasks)
         same_seed = [task.name for task in candidates if task.seed == seed]
         needed_task = same_seed[0] if same_seed else candidates[0].name
-        filled[needed_run] = f"{{{needed_task}}}"
+        replacements[needed_run] = f"{{{needed_task}}}"
         needed.append(needed_task)
-    # in the folder's name each tried value has the last word of the key: lr=0.1
+    # the folder's name has each tried value with the last part of its key, such as lr=0.1
     values = [f"{key.rpartition('.')[2]}={option_text(value)}" for key, value in tried.items()]
     name = PLAIN.sub("_", "-".join([run, *at.values(), str(seed), *values]))
-    options = fill_references(options, filled)
+    options = fill_references(options, replacements)
     if options.get("hub.repo"):  # a repository for each run
         options["hub.repo"] = repository_for_run(options["hub.repo"], name)
     choice = (tries, best.by or "accuracy") if best else None
@@ -308,7 +324,7 @@ def _task(
 
 
 def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """Return the tasks of a needed run that have the same names as a task on all axes of that run.
+    """Return the tasks of a needed run that agree with `at` on all axes of this run.
 
     For example, a task at arm `mae` and share `10%` that needs run `pretrain`, which has the axis
     arm only, gets the tasks of `pretrain` at arm `mae`, one for each seed.
@@ -327,8 +343,10 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
         task for task in candidates if all(at[axis] == name for axis, name in task.at.items())
     ]
     if not matching:
-        text = f"this run needs run {needed}, which the study does not make for these names."
-        raise UserError(f"{place_text(run, at)}: {text} Check `only` of run {needed}.")
+        raise UserError(
+            f"{place_text(run, at)}: this run needs run {needed}, which the study does not make for"
+            f" these names. Check `only` of run {needed}."
+        )
     return matching
 
 
@@ -344,7 +362,7 @@ def weight_sources(tasks: Tasks, name: str) -> list[str]:
 
 
 def warn_about_other_tries(tasks: Tasks) -> list[str]:
-    """Warn about tasks that take the best values from tries with other settings than their own.
+    """Warn if a task takes the best values from tries whose other settings differ from the task's.
 
     The best learning rate of a short training, for example, need not be the best of a long one. No
     warning is given for differences in the tried keys themselves, in held-out images, in keys that
@@ -358,7 +376,7 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
         if not task.tries:
             continue
         first_try = tasks[task.tries[0]]
-        # `_weights` adds the weights that each of the two starts from
+        # `_weights` adds the weights that a task starts from
         values_of_try = first_try.values | _weights(first_try)
         values = task.values | _weights(task)
         in_one_only = values_of_try.keys() ^ values.keys()
@@ -380,9 +398,13 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
 
 
 def _weights(task: Task) -> dict[str, str]:
-    """Return `{key: place}` of a task's weights, with the run's name for weights of other tasks."""
-    named = sources({"init": SCRATCH} | task.options)
-    return {key: OF_RUN.sub(r"\1", source.place) for key, source in named.items()}
+    """Return where a task's weights come from, as `{key: source}`.
+
+    For weights of another task, the source is the name of that task's run, such as `pretrain`, so
+    that two seeds of the run count as the same source.
+    """
+    named_sources = sources({"init": SCRATCH} | task.options)
+    return {key: OF_RUN.sub(r"\1", source.place) for key, source in named_sources.items()}
 
 
 def failed_need(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
@@ -397,7 +419,7 @@ def failed_need(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
         failed: Names of the failed tasks.
     """
     missing = [name for name in task.needs if name in failed]
-    # true without tries as well, where the filter below would change nothing
+    # also true for a task without tries, for which the filter below would change nothing
     have_all_tries_failed = {*task.tries} <= {*failed}
     if not have_all_tries_failed:
         missing = [name for name in missing if name not in task.tries]

@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
     single task. If the user stops the study, the last line is the command that continues it.
 
     Args:
-        words: Words of the command line after `ssl-vit study`.
+        words: Arguments of the command line after `ssl-vit study`.
 
     Raises:
         UserError: An option or the study's file is wrong. Nothing was started.
@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def is_check(arguments: Arguments) -> bool:
-    """Return whether the study shall only be checked."""
+    """Return whether the arguments ask only for a check of the study."""
     return "--check" in arguments.words or bool(dict(arguments.pairs or ()).get("check"))
 
 
@@ -159,22 +159,25 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
             outcome = launcher.start(job)
             tasks, _ = record.assign_folders(request.tasks, request.folder)
             before, job = job, _job(request, tasks)
-            # added tries may have changed which values are best
+            # New results of tries may have changed which values are best. Tasks that take these
+            # values then have new folders and must run.
             if job.tasks == before.tasks or outcome.submitted:
                 break
-    done, took = job.finished, format_duration(time.monotonic() - started)
+    finished_tasks, took = job.finished, format_duration(time.monotonic() - started)
     wanted = len(job.tasks) - len(outcome.left_out)
-    finished = f"{len(done)} of {format_count(wanted, 'tasks')}"
-    num_open = len({*job.tasks} - {*done} - outcome.failed.keys() - outcome.left_out.keys())
-    waits = LAUNCHERS[request.tool_options.launcher].runs_here
-    if num_open and not waits and not outcome.submitted:
+    finished = f"{len(finished_tasks)} of {format_count(wanted, 'tasks')}"
+    num_open = len(
+        {*job.tasks} - {*finished_tasks} - outcome.failed.keys() - outcome.left_out.keys()
+    )
+    runs_here = LAUNCHERS[request.tool_options.launcher].runs_here
+    if num_open and not runs_here and not outcome.submitted:
         print(
             f"open        {num_open:,} of {format_count(wanted, 'tasks')} have no result, and"
             f" launcher={request.tool_options.launcher} submitted none of them now. Tasks that were"
             " submitted earlier may still be in the queue. When they have ended, type the same"
             " command again."
         )
-    elif num_open and not waits:
+    elif num_open and not runs_here:
         jobs = len({*outcome.submitted.values()})
         print(
             f"submitted   {format_count(len(outcome.submitted), 'tasks')} in"
@@ -185,12 +188,12 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
         print(f"finished    {finished} in {took}: {job.folder}")
     for name, reason in outcome.failed.items():
         print(f"no result   {name}: {reason}")
-    if done and not outcome.submitted:
+    if finished_tasks and not outcome.submitted:
         _print_report(job.folder)
     else:
         print(f"next        {typed_command('report', job.folder)}")
     return StudyOutcome(
-        done, outcome.failed, outcome.submitted, outcome.left_out, job.name, job.folder
+        finished_tasks, outcome.failed, outcome.submitted, outcome.left_out, job.name, job.folder
     )
 
 
@@ -204,7 +207,7 @@ def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
     """
     options = request.tool_options
     recipes_in_order = [request.recipes[name] for name in request.tasks]
-    # options of the command by which each element of a SLURM array runs its task
+    # arguments of the command with which each element of a SLURM array runs a task
     words = [f"name={request.name}", f"out={request.folder.parent.resolve()}"]
     if request.plugin:
         words.append(f"plugin={request.plugin}")
@@ -237,27 +240,29 @@ def _print_report(folder: Path) -> None:
     prints the reason.
     """
     line = process_command("report", str(folder))
-    done = subprocess.run(
+    completed = subprocess.run(
         line,
         env=process_environment(),
         capture_output=True,
         text=True,
         preexec_fn=dies_with_us(),
     )
-    if done.returncode == 0:
-        print(done.stdout.rstrip(), flush=True)
+    if completed.returncode == 0:
+        print(completed.stdout.rstrip(), flush=True)
         return
-    lines = done.stderr.splitlines() or [f"the report ended with status {done.returncode}"]
+    lines = completed.stderr.splitlines() or [
+        f"the report ended with status {completed.returncode}"
+    ]
     print(f"no report   {lines[-1].removeprefix('error: ')}", flush=True)
 
 
 def _describe_unchecked(job: launch.StudyJob) -> list[str]:
-    """Return lines about what could not be checked in finished runs.
+    """Check finished runs for changes, and return lines about what could not be checked.
 
     Raises:
         UserError: The images, weights or files of a run have changed.
     """
-    lines: dict[str, None] = {}
+    lines: dict[str, None] = {}  # each line once, in order
     for name in job.finished:
         options, _ = launch.planned_options(job.tasks[name], job.tasks, job.folder)
         lines |= dict.fromkeys(_check_unchanged(job.folder / name, options))
@@ -280,7 +285,7 @@ def _check_unchanged(run: Path, options: Values) -> list[str]:
     try:
         recipe = resolve_options(options, "", check_images=False)
     except UserError:
-        # The same options were valid before the run, so only the initial weights can be missing now
+        # the same options were valid before the run, so only the initial weights can be missing now
         recipe = read(run / "recipe.yaml")
         recipe.out = str(run.parent)  # where the run is now
     # `fingerprint` computes a hash of the images to compare with the recorded hash
@@ -292,8 +297,8 @@ def _exec_task(arguments: Arguments) -> None:
 
     `only=` lists the tasks of the array, and `index=` is the position of the task in this list. If
     the user starts the study again with further tasks, later arrays get longer lists. The list of a
-    submitted array does not change, so each index keeps its task. The options of the task come from
-    study.json.
+    submitted array does not change, so each index keeps its meaning. The options of the task come
+    from study.json.
 
     Args:
         arguments: Arguments of the study tool, with `only=` and `index=`.

@@ -33,8 +33,8 @@ from ...formatting import PACKAGE, PROGRAM, process_environment
 from ...metrics import MEASURES
 
 PR_SET_PDEATHSIG = 1
-# Status of a task that ended because its warm process ended, or that could not be forked. A real
-# status is at most 255.
+# Status of a task that ended because the warm process ended, or that could not be forked. An exit
+# status of a process is at most 255.
 LOST = 256
 PATIENCE = 5.0  # seconds that the warm process has to kill a task before it is killed too
 # Environment variables that may differ between tasks, because libraries read them only after the
@@ -75,9 +75,9 @@ MODULES = (
 
 
 class WarmProcess:
-    """Handle of a process that forks tasks.
+    """Handle of the warm process, which forks tasks.
 
-    The study never waits for the process to be ready: tasks are queued while it imports.
+    Tasks may be started at any time: they wait until the warm process has imported its modules.
 
     Attributes:
         environment: Environment variables that the process was started with.
@@ -91,7 +91,7 @@ class WarmProcess:
         self.can_fork = True
         self.ready = False
         self.statuses: dict[int, int] = {}  # {number of a task: exit status}
-        self.requests = 0
+        self.requests = 0  # number of tasks started so far
         self.output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self.connection, theirs = Pipe()
         with theirs:
@@ -109,7 +109,8 @@ class WarmProcess:
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Return whether this process can fork a task with these environment variables.
 
-        All variables must be equal except `TASK_VARIABLES`, because an import may have read them.
+        All variables except `TASK_VARIABLES` must be equal to the variables of this process,
+        because its imports may have used them.
         """
         names = (self.environment.keys() | environment.keys()) - {*TASK_VARIABLES}
         return all(self.environment.get(name) == environment.get(name) for name in names)
@@ -120,7 +121,7 @@ class WarmProcess:
         """Fork a task that runs `ssl-vit OPTIONS` and appends its output to a log.
 
         Args:
-            options: Words of the command line after `ssl-vit`.
+            options: Arguments of the command line after `ssl-vit`.
             environment: Environment variables of the task. They must be equal to the variables of
                 the warm process, except CUDA_VISIBLE_DEVICES (see `suits`).
             log: File that the output is appended to.
@@ -140,7 +141,7 @@ class WarmProcess:
         if self.lost is None:
             try:
                 self.connection.send_bytes(json.dumps(request).encode())
-            except OSError:
+            except OSError:  # the process has ended, and `receive` finds out why
                 self.receive()
 
     def receive(self) -> None:
@@ -186,7 +187,7 @@ class WarmProcess:
 
 
 class ForkedTask:
-    """Task that a warm process has forked, as a `TaskProcess`."""
+    """Task that a warm process has forked, with the methods of `TaskProcess`."""
 
     def __init__(self, warm: WarmProcess, number: int) -> None:
         self.warm, self.number = warm, number
@@ -206,7 +207,7 @@ class ForkedTask:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the task. If the warm process does not answer in time, kill both."""
+        """Kill the task. If the warm process is not ready or does not answer in time, kill both."""
         self._signal(signal.SIGKILL)
         self.killed_at = self.killed_at or time.monotonic()
         if not self.warm.ready or time.monotonic() > self.killed_at + PATIENCE:
@@ -250,9 +251,12 @@ def dies_with_us(number: int = signal.SIGKILL) -> Callable[[], None] | None:
 def module_names() -> list[str]:
     """Return the modules that a warm process imports."""
     objectives = importlib.import_module(f"{PACKAGE.name}.objectives")
-    modules = pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}.")
-    of_probes = {measure.code.partition(":")[0] for measure in MEASURES.values() if measure.code}
-    return [*MODULES, *sorted(of_probes), *(module.name for module in modules)]
+    objective_modules = pkgutil.walk_packages(objectives.__path__, f"{objectives.__name__}.")
+    # the code of a measure is MODULE:FUNCTION
+    probe_modules = {
+        measure.code.partition(":")[0] for measure in MEASURES.values() if measure.code
+    }
+    return [*MODULES, *sorted(probe_modules), *(module.name for module in objective_modules)]
 
 
 def import_all() -> str | None:
@@ -272,7 +276,7 @@ def import_all() -> str | None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # otherwise garbage collection in a task would copy the memory of all imports
-    # {name: number} of the threads that the imports have started
+    # threads that the imports have started, as {thread name: number}
     new_threads = count_threads() - threads_before
     for name in new_threads:
         if name not in FORK_SAFE_THREADS:
@@ -284,8 +288,8 @@ def import_all() -> str | None:
 
 def count_threads() -> Counter[str]:
     """Count the threads of this process by name."""
-    names = Path("/proc/self/task").glob("*/comm")
-    return Counter(name.read_text().strip() for name in names)
+    files = Path("/proc/self/task").glob("*/comm")
+    return Counter(file.read_text().strip() for file in files)
 
 
 def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
@@ -307,7 +311,7 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
 
     while True:
         for ready in wait([connection, *running]):
-            if isinstance(ready, int):
+            if isinstance(ready, int):  # the pidfd of a task that has ended
                 number, process = running.pop(ready)
                 os.close(ready)
                 status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -326,7 +330,8 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
             # Python 3.12 warns about forks in a process with threads
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                # Without the block, a signal to a task that still ignores signals would be lost
+                # The new task ignores these signals until `begin` restores the handlers. Blocked
+                # until then, a signal that arrives meanwhile is not lost.
                 signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
                 process = os.fork()
             if process == 0:

@@ -50,7 +50,7 @@ class SelfDistillation(Objective):
 
     @staticmethod
     def patch_head(options: DinoOptions) -> dict[str, bool]:
-        """Return the arguments of `Head` that say which layers serve only patches."""
+        """Return the arguments of `Head` that give patches their own layers. DINO has none."""
         return {}
 
     @property
@@ -64,13 +64,13 @@ class SelfDistillation(Objective):
     def heads(self) -> dict[str, Tensor]:
         """Return the tensors that an export keeps in addition to the encoder, {name: tensor}.
 
-        The exported encoder is the teacher's, so the exported head has the teacher's weights, under
-        the names of the student's head: `head.mlp.0.weight` is `teacher.head.mlp.0.weight`.
+        The exported encoder is the teacher's. So the exported head has the teacher's weights, with
+        the student's names: `head.mlp.0.weight` has the values of `teacher.head.mlp.0.weight`.
         """
         tensors = super().heads()
-        of_student = {name: value for name, value in tensors.items() if TEACHER not in name}
-        # The student's tensor is kept where the teacher has none
-        return {name: tensors.get(TEACHER + name, value) for name, value in of_student.items()}
+        student_tensors = {name: value for name, value in tensors.items() if TEACHER not in name}
+        # A tensor that the teacher does not have is the student's
+        return {name: tensors.get(TEACHER + name, value) for name, value in student_tensors.items()}
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
         """Return the weights of the prototypes at the beginning of the run, and no weights later.
@@ -99,9 +99,9 @@ class SelfDistillation(Objective):
     def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
         """Return the output for a loss, after adding KoLeo of the class tokens.
 
-        KoLeo is computed for each of the two views and summed, because two views of an image must
-        never be compared with each other. KoLeo is left out if its weight is 0, and in evaluation,
-        because its value depends on which images share a batch.
+        KoLeo is computed separately for each of the two views and summed, so that two views of an
+        image are never compared with each other. It is left out if its weight is 0, and in
+        evaluation, because its value depends on which images share a batch.
 
         Args:
             loss_B: Loss of each image without KoLeo.
@@ -164,14 +164,17 @@ class SelfDistillation(Objective):
             {metric: probabilities (X, K)}: "information" for the prototypes of images, and a second
             metric if patches have prototypes too (iBOT).
         """
-        logits: dict[str, list[Tensor]] = {}
+        batch_logits: dict[str, list[Tensor]] = {}
         modules: dict[str, Assignment] = {}
         for batch in batches:
             entries = self.teacher_logits(self.teacher_tokens(batch.image))
             for name, (module, logits_BK) in entries.items():
                 modules[name] = module
-                logits.setdefault(name, []).append(logits_BK)
-        return {name: modules[name].assign_all(torch.cat(logits[name])) for name in logits}
+                batch_logits.setdefault(name, []).append(logits_BK)
+        return {
+            name: modules[name].assign_all(torch.cat(logits))
+            for name, logits in batch_logits.items()
+        }
 
     def teacher_logits(self, teacher_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
         """Return the teacher's logits, and the modules that turn logits into probabilities.

@@ -1,5 +1,4 @@
-"""Distil a frozen teacher (after AM-RADIO: Ranzinger et al., 2024, with one teacher and linear
-heads).
+"""Distil a frozen teacher, as AM-RADIO with one teacher and linear heads (Ranzinger et al., 2024).
 
 The student predicts the teacher's feature of the image from the student's class token. If both
 have the same grid of patches, the student also predicts the teacher's patch features.
@@ -97,12 +96,12 @@ class Distillation(Objective):
     def _losses(
         self, token: tuple[Tensor, Tensor], patch: tuple[Tensor | None, Tensor]
     ) -> dict[str, Tensor]:
-        """Compute the loss of each image: token_loss + patch_weight * patch_loss, and both terms.
+        """Compute each image's loss, token_loss + patch_weight * patch_loss, and the two terms.
 
         Args:
             token: The predicted image features (B, C), and the teacher's image features (B, C).
-            patch: The predicted patch features (B, N, C), or None to leave out the loss of patches,
-                and the teacher's patch features (B, N, C).
+            patch: The predicted patch features (B, N, C), and the teacher's patch features
+                (B, N, C). If the prediction is None, the loss of patches is left out.
 
         Returns:
             {name: (B,)} with "loss", "token_loss" and, unless it is left out, "patch_loss".
@@ -116,7 +115,7 @@ class Distillation(Objective):
         return {"loss": loss_B} | losses
 
     def _distance(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """Return the distance between two features, over the last dimension.
+        """Return the distances between features, computed over the last dimension.
 
         Args:
             predicted: The student's features, not normalised.

@@ -31,9 +31,9 @@ STREAM = rng.stream_id("masked view")  # computed at import, because the objecti
 class MaskedSelfDistillation(SelfDistillation):
     """iBOT: DINO on masked views, plus the prediction of masked patches (equations 2 and 3).
 
-    The loss is DINO's loss by class tokens, where the student sees masked views, plus the mean
-    cross-entropy of masked patches. The mean is over the masked patches of a view, then over views;
-    a view without masked patches counts as 0, as in the authors' `iBOTLoss`.
+    The loss is DINO's loss of class tokens, where the student sees masked views, plus the mean
+    cross-entropy of masked patches. The mean is over the masked patches of a view, then over views.
+    A view without masked patches counts as 0, as in the authors' `iBOTLoss`.
 
     Args:
         encoder: A Vision Transformer with a square grid of patches.
@@ -70,9 +70,9 @@ class MaskedSelfDistillation(SelfDistillation):
         order_XN = corruption.corruption_order(key_X1, patches, "blocks", 1)
         # Sorting twice gives the rank of each patch in the order
         rank_XN = order_XN.argsort(dim=1, stable=True).argsort(dim=1, stable=True)
-        # Counter of the view's first random number beyond those of `corruption_order`, which uses
-        # three for each patch and four for each rectangle. The last 4 counters are not used, and
-        # leaving out this 4 would change the masks of all runs
+        # First counter after those of `corruption_order`, which uses three for each patch and four
+        # for each rectangle. The last term, 4, skips unused counters. It must stay, because the
+        # masks of all runs would change without it
         counter = 3 * patches + 4 * corruption.BLOCKS + 4
         low, high = self.rates
         count_X1 = low + rng.integers(key_X1, counter, high - low + 1)
@@ -81,11 +81,10 @@ class MaskedSelfDistillation(SelfDistillation):
         return (rank_XN < count_X1) & ~is_whole_X1
 
     def teacher_logits(self, teacher_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
-        """Return the teacher's logits for images, as DINO does, and for one patch of each image.
+        """Return the teacher's logits for images, as in DINO, and for each image's middle patch.
 
-        The patch is in the middle of the image. There are two reasons against using all patches.
-        Their logits might not fit into memory. And prototypes that only tell where a patch lies in
-        the image would count as information, although they tell nothing about the image.
+        There are two reasons against using all patches. Their logits might not fit into memory. And
+        prototypes that only tell where a patch lies would count as information about the image.
 
         Args:
             teacher_BTD: The teacher's tokens of the images.
@@ -116,7 +115,6 @@ class MaskedSelfDistillation(SelfDistillation):
         """Return the mean cross-entropy of the masked patches of each image, (B,).
 
         The mean is taken over the masked patches of a view, then over the V views of an image.
-        X = V B is the number of views of all images.
 
         Args:
             h_XTD: The student's tokens of the global views.

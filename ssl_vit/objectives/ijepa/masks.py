@@ -22,7 +22,7 @@ from .sizes import SQUARE, block_sizes, trimmed_count
 
 STREAM = rng.stream_id("target blocks")  # computed at import, because the objective is compiled
 
-SLOTS = 4  # numbers of the stream that a block takes: size, top, left, which end is trimmed
+SLOTS = 4  # random numbers of a block: size, top, left, and which end is trimmed
 
 
 class Blocks(NamedTuple):
@@ -40,11 +40,10 @@ class Blocks(NamedTuple):
 class BlockMasks(nn.Module):
     """Module that turns keys (B,) of images into `Blocks`.
 
-    Block sizes come from `sizes.block_sizes`. All positions inside the image are equally likely. K
-    patches of each target block are predicted, row by row, from the first patch on or (with
-    probability 0.5) back from the last patch. The encoder sees V patches, chosen by hash: first
-    from the context block without the target blocks, then from the rest of the image, and last from
-    the patches trimmed off target blocks.
+    Block sizes come from `sizes.block_sizes`. All positions inside the image are equally likely. Of
+    each target block, the first K or (with probability 0.5) the last K patches in row order are
+    predicted. The encoder sees V random patches: first from the context block without the target
+    blocks, then from the rest of the image, and last from the patches trimmed off target blocks.
 
     Args:
         side: Side of the image, in patches.
@@ -74,11 +73,11 @@ class BlockMasks(nn.Module):
         # The context block is drawn as block M, after the target blocks 0 .. M-1, so that it has
         # random numbers of its own
         in_context_BN = self._draw_blocks(key_B1, number_M[-1:] + 1, self.context_S2)[:, 0]
-        # The encoder sees the patches of the lowest ranks. The ranks of a patch are
-        #   3 if it is predicted, and never seen,
-        #   2 if it is in a target block, but not predicted,
+        # The encoder sees the patches of the lowest ranks. A patch has rank
+        #   0 if it is in the context block alone,
         #   1 if it is in no block,
-        #   0 if it is in the context block alone
+        #   2 if it is in a target block, but not predicted,
+        #   3 if it is predicted, so that the encoder never sees it
         rank_BN = torch.where(covers_BMN.any(1), 2, (~in_context_BN).long())
         rank_BN = rank_BN.scatter(1, target_BMK.flatten(1), 3)
         return Blocks(self._select_visible(key_B1, rank_BN), target_BMK)
@@ -105,8 +104,8 @@ class BlockMasks(nn.Module):
     def _trim_blocks(self, key_B1: Tensor, number_M: Tensor, covers_BMN: Tensor) -> Tensor:
         """Return the K patches of each target block that are predicted, int64 (B, M, K).
 
-        With equal probability, these are the first or the last K patches of the block, row by row.
-        So the same number of patches is predicted for blocks of all sizes.
+        They are the first K or, with probability 0.5, the last K patches of the block in row order.
+        So K is the same for blocks of all sizes.
 
         Args:
             key_B1: Random streams of the images.
@@ -115,8 +114,8 @@ class BlockMasks(nn.Module):
         """
         patches = self.side**2
         index_N = torch.arange(patches, device=key_B1.device)
-        # Counter SLOTS m + 3 of block m, after three counters in `_draw_blocks`, gives 0 (the first
-        # K patches) or 1 (the last K patches, which come first in descending order)
+        # Counter SLOTS m + 3 of block m gives 0 (the first K patches) or 1 (the last K patches,
+        # which come first in descending order). `_draw_blocks` uses the three counters before
         from_last_BM = rng.integers(key_B1, SLOTS * number_M + 3, 2) == 1
         order_BMN = torch.where(from_last_BM[..., None], patches - 1 - index_N, index_N)
         order_BMN = torch.where(covers_BMN, order_BMN, patches)  # patches outside come last

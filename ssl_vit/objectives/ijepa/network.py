@@ -29,10 +29,9 @@ from .masks import BlockMasks, Blocks
 class Predictor(Decoder):
     """Decoder that predicts features (B, M, K, W) of each target block from the visible patches.
 
-    It applies MAE's decoder to the visible patches and to mask tokens at the positions of one
-    target block, separately for each block (section 3; the authors' `VisionTransformerPredictor`).
-    Prefix tokens pass through too, with positions of zero; the authors' encoder has no prefix
-    tokens.
+    For each target block separately, MAE's decoder is applied to the visible patches and to mask
+    tokens at the positions of the block (section 3; the authors' `VisionTransformerPredictor`).
+    Prefix tokens, which the authors' encoder does not have, pass through with positions of zero.
     """
 
     def forward(  # type: ignore[override]
@@ -51,7 +50,7 @@ class Predictor(Decoder):
         visible_BVW = x_BTW[:, self.prefix :] + position_NW[visible_BV]
         target_BMKW = self.mask_token + position_NW[target_BMK]
         num_blocks, block_patches = target_BMK.shape[1:]
-        # Under autocast, adding the float32 positions has made the visible patches float32
+        # Under autocast, the visible patches are float32, because float32 positions were added
         context_BTW = torch.cat([prefix_BPW.to(visible_BVW.dtype), visible_BVW], 1)
         context_XTW = repeat(context_BTW, "b t w -> (b m) t w", m=num_blocks)
         x_XTW = self.blocks(torch.cat([context_XTW, target_BMKW.flatten(0, 1)], 1))
@@ -105,7 +104,7 @@ class FeaturePrediction(Objective):
             predicted_BMKD, _select_targets(blocks, h_BND), reduction="none"
         )
         loss_B = loss_BMKD.mean((1, 2, 3))
-        # Standard deviation of a channel over an image's patches, 0 if all features are equal
+        # Standard deviation over an image's patches, averaged over channels. 0: all are equal
         spread_B = h_BND.std(1, correction=0).mean(-1)
         return Output(loss_B.mean(), sums(loss=loss_B, feature_spread=spread_B))
 
@@ -145,7 +144,7 @@ class FeaturePrediction(Objective):
         panels = {
             "original": pixel_BNX,
             "visible": pixel_BNX.masked_fill(hidden_BN[..., None], GREY),
-            # Pixels of the image where the similarity is marked as missing
+            # Patches in no target block show the image
             "similarity": torch.where(similarity_BN[..., None] < 0, pixel_BNX, level_BN[..., None]),
         }
         grid = self.encoder.grid

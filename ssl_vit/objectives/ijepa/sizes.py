@@ -15,13 +15,13 @@ Size = tuple[int, int]  # rows, columns
 def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]:
     """Return the possible sizes (rows, columns) of blocks, for STEPS x STEPS areas and aspects.
 
-    A size that several pairs of area and aspect produce is listed several times. Therefore a random
+    A size that follows from several pairs of area and aspect is listed several times. So a random
     entry of the list is distributed like the size for a random area and a random aspect.
 
-    Sizes are rounded to whole patches as in the authors' multiblock.py (`_sample_block_size`), and
-    rounding can make them smaller than the smallest area. Only sizes with at least the patches of
-    the smallest area are kept. If there are none, the sizes with the most patches are kept. The
-    reason is that all blocks are later trimmed to the smallest size in the list.
+    Sizes are rounded to whole patches as in the authors' multiblock.py (`_sample_block_size`), so
+    they may have fewer patches than the smallest area. Such sizes are dropped, because all blocks
+    are later trimmed to the smallest size in the list. If no size remained, the sizes with the most
+    patches are returned.
 
     Args:
         side: Side of the image, in patches.
@@ -39,6 +39,7 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
 
 
 def _size(side: int, area: float, aspect: float) -> Size:
+    """Return the rows and columns of a block, rounded and at most the image's side."""
     patches = max(1, int(area * side**2))
     rows, columns = round(math.sqrt(patches * aspect)), round(math.sqrt(patches / aspect))
     return min(max(rows, 1), side), min(max(columns, 1), side)

@@ -57,22 +57,21 @@ class Joint(Objective):
     def combine_means(self, means: Means) -> Means:
         """Return the means, in which "loss" is the sum of weight * mean loss of each part.
 
-        This sum replaces the mean of the losses that `forward` returned, because that mean would
-        depend on how labelled images are distributed over the device batches (a device batch is the
-        part of a batch that a process computes at once). A part that saw no labelled image has no
-        mean loss and adds nothing, because it had no gradient. If no part has a mean loss, the
-        result has no "loss".
+        The sum replaces the mean of the losses that `forward` returned. That mean would depend on
+        how labelled images are distributed over device batches (the images that a process computes
+        at once). A part that saw no labelled image has no mean loss and adds nothing, because it
+        had no gradient. If no part has a mean loss, the result has no "loss".
         """
-        weights = {
-            flat_name(MetricKey("loss", part=name)): self.weights[name]
-            for name, _ in self._trained_parts()
-        }
-        losses = [loss for loss in weights if loss in means]
-        if not losses:
+        weighted_losses = []
+        for name, _ in self._trained_parts():
+            loss_name = flat_name(MetricKey("loss", part=name))
+            if loss_name in means:
+                mean_loss, _ = means[loss_name]
+                weighted_losses.append(self.weights[name] * mean_loss)
+        if not weighted_losses:
             return {name: pair for name, pair in means.items() if name != "loss"}
-        total = sum(weights[loss] * means[loss][0] for loss in losses)
         _, num_images = means["loss"]
-        return means | {"loss": (total, num_images)}
+        return means | {"loss": (sum(weighted_losses), num_images)}
 
     def logits(self, batch: Batch) -> Tensor:
         return dict(self._trained_parts())["supervised"].logits(batch)
@@ -99,9 +98,9 @@ class Joint(Objective):
     def _freeze_idle(self) -> None:
         """Freeze the parameters that are used only by parts of weight 0.
 
-        A part is one of the objectives whose losses are added up. A part of weight 0 does not run,
-        so these parameters never get a gradient. DDP would wait for their gradients forever, and
-        ZeRO, which updates flat tensors, would apply weight decay to them.
+        A part of weight 0 does not run, so its parameters never get a gradient. DDP would wait for
+        the gradients forever, and ZeRO, which updates flat tensors, would apply weight decay to the
+        parameters.
         """
         trained = {id(p) for _, part in self._trained_parts() for p in part.parameters()}
         for p in self.parameters():
@@ -117,7 +116,7 @@ class Joint(Objective):
 
 
 def _of_part(part: str, metrics: Metrics) -> Metrics:
-    """Return metrics or baselines with the name of a part in front of their names."""
+    """Return metrics or baselines, renamed to belong to a part of the joint objective."""
     return {flat_name(MetricKey(name, part=part)): pair for name, pair in metrics.items()}
 
 
@@ -125,8 +124,8 @@ def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:
     weights = settings.group(JointOptions)
     parts: dict[str, tuple[Objective, float]] = {}
     for name in DECLARATION.parts:
-        # Restore the random state, so that each part starts with the weights that it has alone.
-        # A plan builds on "meta", perhaps while another thread trains and draws random numbers
+        # Restore the random state after each part, so that a part has the same initial weights as
+        # alone. Not on "meta", where a plan may build while another thread draws random numbers
         is_real = torch.get_default_device().type != "meta"
         with torch.random.fork_rng(devices=[], enabled=is_real):
             part = building.build_objective(settings, encoder, classes, name)

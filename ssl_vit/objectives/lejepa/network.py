@@ -66,18 +66,18 @@ class JointEmbedding(Objective):
 
     def start_step(self, progress: float) -> None:
         super().start_step(progress)
-        # `progress` differs between all steps of a run, so it can serve as the key of the step
+        # The bits of `progress` serve as the key of the step, because they differ between steps
         step = np.float64(progress).view(np.int64)
         self.key_1.fill_(int(rng.stream(rng.key(self.seed, step), STREAM)[0]))
 
     def forward(self, batch: Batch) -> Output:
         images = len(batch.key)
-        feature_XD = self.encoder.tokens(both_views(batch).flatten(0, 1))[:, 0]
-        views = [feature_XD.unflatten(0, (images, -1))]
+        global_XD = self.encoder.tokens(both_views(batch).flatten(0, 1))[:, 0]
+        features = [global_XD.unflatten(0, (images, -1))]
         if batch.local is not None:
-            feature_XD = self.encoder.crop_tokens(batch.local.flatten(0, 1))[:, 0]
-            views.append(feature_XD.unflatten(0, (images, -1)))
-        feature_BVD = torch.cat(views, 1)
+            local_XD = self.encoder.crop_tokens(batch.local.flatten(0, 1))[:, 0]
+            features.append(local_XD.unflatten(0, (images, -1)))
+        feature_BVD = torch.cat(features, 1)
         z_BVC = self.projector(feature_BVD.flatten(0, 1)).unflatten(0, (images, -1))
         with full_precision(z_BVC.device):
             z_BVC = z_BVC.float()
@@ -91,10 +91,9 @@ class JointEmbedding(Objective):
     def _sigreg(self, z_BVC: Tensor) -> Tensor:
         """Return SIGReg of the embeddings, averaged over all views, a scalar.
 
-        SIGReg measures how far embeddings are from a standard normal distribution. They are
-        projected onto random directions, and the result is the mean of Epps and Pulley's statistic
-        over all directions (see `distance_from_normal`). The statistic grows with the number of
-        images.
+        SIGReg measures how far embeddings are from a standard normal distribution. Embeddings are
+        projected onto random directions, and Epps and Pulley's statistic is averaged over the
+        directions (see `distance_from_normal`). The statistic grows with the number of images.
 
         Training uses the images of all processes and new directions in each step. Evaluation uses
         the images of this batch and always the same directions, so that results can be compared.
@@ -122,7 +121,7 @@ def directions(key_1: Tensor, width: int, count: int) -> Tensor:
         width: Length C of the vectors.
         count: Number M of directions.
     """
-    # Counters in the key's random stream. Each number takes two: 2 x and 2 x + 1
+    # Each number x is computed from two draws, with the counters 2 x and 2 x + 1
     slot_X = 2 * torch.arange(width * count, device=key_1.device)
     # Normally distributed numbers by the method of Box and Muller
     radius_X = (-2 * (1 - rng.uniform(key_1, slot_X)).log()).sqrt()
@@ -155,8 +154,8 @@ def distance_from_normal(x_BVM: Tensor, mean: Callable[[Tensor], Tensor]) -> Ten
     number_T = torch.arange(1, half + 1, device=x_BVM.device)
     t_T = END / half * number_T
     normal_T = (-t_T.square() / 2).exp()
-    # Each point counts twice, for t and for -t. In the trapezoidal rule, the end point has half of
-    # the weight
+    # Each point has weight 2, for t and for -t, except the end point: in the trapezoidal rule it
+    # counts half
     weight_T = END / half * normal_T * (2 - (number_T == half).float())
     angle_BVMT = x_BVM[..., None] * t_T
     real_VMT, imaginary_VMT = mean(angle_BVMT.cos()), mean(angle_BVMT.sin())

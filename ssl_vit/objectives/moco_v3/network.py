@@ -87,7 +87,7 @@ class MomentumContrast(Objective):
         freeze_patches: bool,
     ) -> None:
         super().__init__(encoder)
-        # Contrast magnifies rounding: another kernel moves a loss by 1e-4 within 40 steps
+        # The contrastive loss magnifies rounding: another kernel changes it by 1e-4 in 40 steps
         fuse_on_gpus(encoder)
         self.temperature = temperature
         self.first_momentum = momentum
@@ -102,10 +102,10 @@ class MomentumContrast(Objective):
         return {name: value for name, value in super().heads().items() if COPY not in name}
 
     def averages(self, progress: float) -> teacher.Averages:
-        """Return the momentum, and the pairs (weight of the momentum copy, weight of the original).
+        """Return the momentum, and pairs (weight of the momentum copy, original weight).
 
         The momentum rises from `first_momentum` to 1 along a cosine, as with the authors' option
-        `--moco-m-cos`. `Objective.averages` says how the copy moves.
+        `--moco-m-cos`. See `Objective.averages`.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
@@ -131,8 +131,8 @@ class MomentumContrast(Objective):
         """Compare each query with the keys of all images.
 
         Each query should be most similar to the key of the same image. The loss is the function ctr
-        of algorithm 1 in the paper on MoCo v3: 2 * temperature * cross-entropy, with the
-        cross-entropy of equation 1. The factor makes training less sensitive to the temperature.
+        of the paper's algorithm 1: 2 * temperature * cross-entropy (equation 1). The factor makes
+        training less sensitive to the temperature.
 
         Args:
             q_BC: Queries of a view.
@@ -155,9 +155,9 @@ class MomentumContrast(Objective):
         return 2 * self.temperature * loss_B, correct_B
 
     def baselines(self, batch: Batch) -> Metrics:
-        """Return the loss and the accuracy of choosing a key of the batch at random.
+        """Return the loss and the accuracy of choosing one of the batch's n keys at random.
 
-        Each of n images is then right with probability 1 / n. The cross-entropy is log(n).
+        The accuracy is 1 / n, and the cross-entropy log(n).
         """
         images = len(batch.key)
         num_images = torch.tensor(float(images), dtype=torch.float64, device=batch.key.device)
@@ -173,7 +173,7 @@ def _project(encoder: Backbone, projector: nn.Module, views_BV3HW: Tensor) -> li
     """Return the projections (B, C) of the images, for each of the V views.
 
     The encoder runs once on all views. The projector runs once per view, so that batch statistics
-    are computed per view. (The authors' code runs both per view.)
+    are computed per view. (In the authors' code the encoder runs once per view, too.)
 
     Args:
         encoder: The encoder, or its momentum copy.

@@ -19,6 +19,7 @@ SIGMOID_BIAS = -10.0  # from the authors' code: at first every class is improbab
 
 
 def _tanh_layer(width: int) -> nn.Sequential:
+    """Build the hidden layer of the head."""
     layer = nn.Linear(width, width)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -63,7 +64,7 @@ class Supervised(Objective):
         self.head = nn.Linear(width, classes)
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(self.head.bias, SIGMOID_BIAS if loss == "sigmoid" else 0.0)
-        # True if an export can store the head as timm's classifier
+        # An export can store a linear head as timm's classifier
         self.has_linear_head = not hidden and isinstance(encoder, Encoder)
 
     def logits(self, batch: Batch) -> Tensor:
@@ -131,11 +132,11 @@ class Supervised(Objective):
         num_with_class = (labels_B > 0).double().sum()
         classes = self.classes
         loss = math.log(classes)  # of an image with one label
-        further_labels_loss: Tensor | float = 0.0  # of all labels after the first label of an image
+        further_labels_loss: Tensor | float = 0.0  # of all labels after an image's first label
         if self.loss == "sigmoid" and classes > 1:
-            # The loss of an image with n labels is n log C - (C - n) log(1 - 1 / C): each class of
-            # the image costs -log(1 / C), and each other class -log(1 - 1 / C). So each label after
-            # the first adds log C + log(1 - 1 / C)
+            # Each class of an image costs -log(1 / C), and each other class -log(1 - 1 / C). So the
+            # loss of an image with n labels is n log C - (C - n) log(1 - 1 / C), and each label
+            # after the first adds log C + log(1 - 1 / C)
             log_absent = math.log1p(-1 / classes)
             loss -= (classes - 1) * log_absent
             further_labels_loss = (labels_B.sum() - num_labelled) * (math.log(classes) + log_absent)
@@ -146,7 +147,7 @@ class Supervised(Objective):
 
 
 def _rows(label: Tensor) -> Tensor:
-    """Return labels (B,) or lists of labels (B, L) as lists, with L = 1 for single labels."""
+    """Return single labels (B,) as lists (B, 1), and lists of labels (B, L) unchanged."""
     return label[:, None] if label.ndim == 1 else label
 
 

@@ -11,9 +11,9 @@ from ...recipe.keys import Depth, Keys, Share, key
 
 BINS = 8  # bins of a channel: 3 bits
 CELL = 8  # side of a histogram's cell in pixels (Wei et al., 2022, section 3.2)
-# Explains figures of the target normalized_pixels
+# Text in captions of figures of the target normalized_pixels
 NORMALIZED = "pixels normalised within each patch, without brightness and contrast of the patch"
-# Explains figures of objectives that predict patches
+# Text in captions of figures of objectives that predict patches
 FIGURE = "held-out images, the corrupted patches, the predicted patches and the true patches"
 
 

@@ -44,7 +44,7 @@ def cell_histograms(image_BCHW: Tensor) -> Tensor:
     dx_BCHW = smoothed_along_y[..., :-2] - smoothed_along_y[..., 2:]
     dy_BCHW = smoothed_along_x[..., :-2, :] - smoothed_along_x[..., 2:, :]
     length_BCHW = (dx_BCHW.square() + dy_BCHW.square()).sqrt()
-    # Reverse gradients with an angle of pi or more. Their signs have no rounding error, because
+    # Reverse gradients with an angle of pi or more. The comparisons with 0 are exact, because
     # differences of pixels are integers
     opposite = (dx_BCHW < 0) | ((dx_BCHW == 0) & (dy_BCHW < 0))
     dx = torch.where(opposite, -dx_BCHW, dx_BCHW).double()
@@ -95,8 +95,9 @@ class GradientHistograms(Regression):
     def render(self, truth_BN: Tensor) -> Tensor:
         """Draw the histogram of each cell as strokes, uint8 (B, N, P, P, 3).
 
-        Each of the 9 bins of a cell has a stroke through the middle of the cell, along the edges
-        that the bin counts: perpendicular to the gradients. Its brightness is the bin's value.
+        Each of the 9 bins of a cell has a stroke through the middle of the cell. The stroke is
+        perpendicular to the bin's gradients, like the edges that the bin counts, and as bright as
+        the bin's value.
 
         Args:
             truth_BN: Histograms of the cells of each patch, as `ground_truth` returns them.

@@ -1,6 +1,6 @@
 """Compute the mean of each channel in 8 classes, for any number of channels and bits.
 
-After the paper, B.1.2, whose 512 classes are all combinations of three channels.
+The paper (B.1.2) has 512 classes instead, one for each combination of three channels.
 
 Legend: B batch, N patches, K corrupted patches, C channels, A head outputs for a patch.
 """
@@ -40,6 +40,6 @@ class MeanChannels(Classes):
         return self.class_probability(output_BKA).mean(-1)[..., None, None]
 
     def render(self, truth_BN: Tensor) -> Tensor:
-        """Draw each patch in a single colour, the middle of the bins of its channels."""
+        """Draw each patch in a single colour: the middle of each channel's bin."""
         levels_BNC = (truth_BN * 255 // BINS + 16).to(torch.uint8)
         return shown_channels(levels_BNC, -1)[:, :, None, None]

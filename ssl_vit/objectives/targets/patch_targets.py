@@ -141,7 +141,7 @@ def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
 
 
 def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of the pixels of each patch's `neighbors`, and the number of these pixels.
+    """Sum the pixels of each patch's `neighbors`, and count these pixels.
 
     Args:
         image_B3HW: Images, integers.
@@ -153,7 +153,7 @@ def neighbor_sums(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> tuple
         the sum is 0 and the number of pixels is that of a single patch.
     """
     near_BNN = neighbors(image_B3HW, patch, corrupted_BN)
-    # float64, because integers cannot be multiplied as matrices on a GPU. Sums stay below 2^53
+    # float64, because GPUs have no matrix product of integers. It is exact, as sums are below 2^53
     sums_BNC = patch_sums(image_B3HW, patch).double()
     num_patches_BN = near_BNN.sum(-1).clamp(min=1)
     return (near_BNN.double() @ sums_BNC).long(), num_patches_BN * patch * patch
@@ -237,10 +237,9 @@ class Target(RequiresMethods):
         """
 
     def averages(self, progress: float, encoder: Encoder) -> Averages:
-        """Return the momentum of the target's teacher, and the pairs of weights that it averages.
+        """Return the momentum of the target's teacher, and pairs (teacher's, encoder's weight).
 
-        A pair is (teacher's weight, encoder's weight), see `Objective.averages`. The default is for
-        targets without a teacher: no pairs.
+        See `Objective.averages`. The default is for targets without a teacher: no pairs.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
@@ -273,8 +272,7 @@ class Target(RequiresMethods):
 class Classes(Target):
     """Target that classifies each part of a patch.
 
-    The loss is the mean of the parts' cross-entropies, so that it does not grow with the number of
-    parts.
+    The loss is the mean cross-entropy over parts, so it does not grow with the number of parts.
 
     Args:
         patch: Side of a patch in pixels.
@@ -330,8 +328,8 @@ class Classes(Target):
         """
         truth_BNA = self.ground_truth(image_B3HW)
         near_BNA = self.neighbors_class(image_B3HW, corrupted_BN)
-        # Frequencies of the V classes. The table has R = A rows, one for each part of a patch, or a
-        # single row for all parts. Either shape broadcasts with the A parts
+        # Frequencies of the V classes, with R = A rows for the A parts or a single row for all
+        # parts. Both shapes broadcast with the parts
         share_RV = self.count_RV.double() / self.count_RV.sum(-1, keepdim=True)
         entropy = torch.special.entr(share_RV).sum(-1).mean()
         return {
@@ -388,7 +386,7 @@ class Regression(Target):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the values that each baseline predicts.
+        """Return the predictions of simple baselines.
 
         Args:
             truth_BNA: Ground truth of all patches.
@@ -423,7 +421,7 @@ def mean_truth(truths: Iterable[Tensor]) -> Tensor:
 
 
 class PixelValues(Regression):
-    """Target of a patch's pixels, normalised like the input of the encoder.
+    """Target that predicts a patch's pixels, normalised like the input of the encoder.
 
     The A values of a patch are ordered by row, column and channel.
 
@@ -499,7 +497,7 @@ class Pixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return what the two baselines predict: mean pixels of training images or of neighbours.
+        """Predict the mean pixel of training images, and the mean pixel of the neighbours.
 
         Returns:
             {name of a baseline: predicted pixels}. Baselines are named after their errors.
@@ -528,7 +526,7 @@ class Pixels(PixelValues):
 
 
 class NormalizedPixels(PixelValues):
-    """Target of a patch's pixels, normalised by the patch's mean and standard deviation.
+    """Target that predicts a patch's pixels, normalised by the patch's mean and standard deviation.
 
     This is `norm_pix_loss` (He et al., 2022, section 3). Mean and unbiased variance (+ 1e-6) are
     computed over the patch's C P^2 values in the model's input range, as in the authors' code.
@@ -544,11 +542,11 @@ class NormalizedPixels(PixelValues):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return what the two baselines predict: 0, or the mean of neighbouring patches.
+        """Predict 0, and the mean of neighbouring patches.
 
-        The squared error of predicting 0 is (n - 1) / n, or 0 for a patch with equal pixels. The
-        n = C P^2 values of a patch are divided by the root of their unbiased variance, which
-        divides a sum by n - 1, and the error is a mean, which divides by n.
+        The squared error of predicting 0 is (n - 1) / n for a patch of n = C P^2 values, or 0 if
+        all pixels are equal. The reason is that the normalisation uses the unbiased variance, which
+        divides by n - 1, and the error is a mean over n values.
 
         Returns:
             {name of a baseline: predicted values}.

@@ -1,8 +1,8 @@
-"""Read JSON files that users may have edited as typed records.
+"""Read JSON files as typed records. Users may have edited the files, so pydantic checks them.
 
-There is a module each for the files of run and study folders, of exports and of checkpoints.
-Pydantic checks the files; `--help` does not import these modules. The fields of a record are the
-keys that this package reads. A file may have more keys, because later versions write them.
+The records of run folders, exports and checkpoints have a module each. `--help` does not import
+these modules. The fields of a record are the keys that this package reads. A file may have more
+keys, which later versions write.
 """
 
 import math
@@ -28,6 +28,7 @@ Kind = TypeVar("Kind")
 
 
 def _fits_float(value: int | float) -> int | float:
+    """Return the value, or raise a ValueError for an int that is too large for a float."""
     if isinstance(value, int) and abs(value) >= LARGEST:
         raise ValueError("expected a smaller number")
     return value
@@ -47,8 +48,7 @@ def _is_given(value: object) -> object:
 
 Number = Annotated[int | float, AfterValidator(_is_finite)]
 Whole = Annotated[int, AfterValidator(_fits_float)]
-# Type of a key that files may lack, for example files of earlier versions, and that must not be
-# null
+# Type of a key that may be missing, for example in files of earlier versions, but must not be null
 MayLack = Annotated[Kind | None, BeforeValidator(_is_given)]
 
 
@@ -58,10 +58,12 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     def __getitem__(self, name: str) -> Any:
-        """Return a field or an undeclared key, because scripts of users read results as mappings.
+        """Return the value of a field or of an undeclared key of the file.
+
+        Scripts of users read results like dictionaries.
 
         Raises:
-            KeyError: The name is neither a field nor a key. Methods do not count.
+            KeyError: The name is neither a field nor a key of the file.
         """
         if name in type(self).model_fields:
             return getattr(self, name)
@@ -81,20 +83,24 @@ class Record(BaseModel):
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    strict = None if isinstance(kind, type) and issubclass(kind, BaseModel) else {"strict": True}
-    return TypeAdapter(kind, config=strict)  # type: ignore[arg-type]
+    """Return pydantic's validator for a type, which converts no value to another type."""
+    # a record has its own config, and pydantic refuses a second one
+    is_record = isinstance(kind, type) and issubclass(kind, BaseModel)
+    config = None if is_record else {"strict": True}
+    return TypeAdapter(kind, config=config)  # type: ignore[arg-type]
 
 
 def check(value: Any, kind: type[Kind]) -> Kind:
-    """Check that a value from a JSON file has the expected keys and types, and return it typed.
+    """Check the keys and types of a value from JSON, and return the value as a typed object.
 
     Args:
         value: Value from JSON, such as a dictionary.
-        kind: A record (a pydantic class of this folder, such as `Result`), or another type with
-            records inside, such as `list[Result]`.
+        kind: Expected type: a record (a pydantic class of this folder, such as `Result`), or a type
+            that contains records, such as `list[Result]`.
 
     Raises:
-        ValueError: The value does not fit. The message has one line and names the first wrong key.
+        ValueError: The value has another type. The message has one line and names the first wrong
+            key.
     """
     try:
         return cast(Kind, _adapter(kind).validate_python(value))  # type: ignore[arg-type]
@@ -103,22 +109,22 @@ def check(value: Any, kind: type[Kind]) -> Kind:
 
 
 def read(path: Path, kind: type[Kind]) -> Kind:
-    """Return a JSON file as a record.
+    """Read a JSON file as a record.
 
     Raises:
-        ValueError: The file is not valid JSON, or an error of `check`.
+        ValueError: The file is not valid JSON, or as in `check`.
         OSError: The file cannot be read.
     """
     return check(read_json(path), kind)
 
 
 def require(path: Path, kind: type[Kind], hint: str) -> Kind:
-    """Return a JSON file as a record, or tell the user what to do.
+    """Read a JSON file as a record. On failure, raise an error that says what to do.
 
     Args:
-        path: The file.
+        path: Path of the file.
         kind: Class of the record.
-        hint: End of the error, which says what to do about the file.
+        hint: What to do about the file, for the end of the error.
 
     Raises:
         UserError: The file is missing or damaged.
@@ -135,6 +141,7 @@ def require(path: Path, kind: type[Kind], hint: str) -> Kind:
 
 
 def _first_mistake(errors: Sequence[Any]) -> str:
+    """Return the first of pydantic's errors in one line: KEY.KEY: MESSAGE."""
     first = errors[0]
     place = ".".join(map(str, first["loc"]))
     text = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

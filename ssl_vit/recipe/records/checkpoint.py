@@ -11,20 +11,20 @@ class FileFacts(Record):
 
 
 class Manifest(Record):
-    """Content of manifest.json of a checkpoint, with the best step at the time of writing."""
+    """Content of a checkpoint's manifest.json. `best` is the best step at the time of writing."""
 
     files: dict[str, FileFacts]
     best: Whole | None = None
 
 
 class BestStep(Record):
-    """Best step of a training state."""
+    """Best step in a training state."""
 
     step: Whole | None
 
 
 class UploadedState(Record):
-    """Training state from the Hub, as far as it is read before loading."""
+    """Fields of a training state from the Hub that are read before the state is loaded."""
 
     step: Whole
     best: BestStep | None = None

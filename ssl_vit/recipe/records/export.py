@@ -36,8 +36,9 @@ class ImageProcessor(Record):
 
 
 class ExportConfig(Record):
-    """Content of config.json of an export in the format of timm or transformers, which have many
-    more keys.
+    """Content of an export's config.json, in the format of timm or transformers.
+
+    Only the keys that this package reads are fields.
     """
 
     architecture: str = ""
@@ -53,7 +54,7 @@ class ExportConfig(Record):
 
 
 class OwnPretrainedConfig(PretrainedConfig):
-    """Content of `pretrained_cfg` in an export that this package made."""
+    """Content of `pretrained_cfg` in a config.json that this package wrote."""
 
     mean: list[Mean]
     std: list[Std]
@@ -62,7 +63,7 @@ class OwnPretrainedConfig(PretrainedConfig):
 
 
 class OwnExportConfig(ExportConfig):
-    """Content of config.json of an export that this package made."""
+    """Content of an export's config.json that this package wrote."""
 
     num_classes: Whole
     global_pool: str

@@ -17,7 +17,7 @@ class WithRecipe(Record):
 
 
 class Difference(Record):
-    """Mean of paired differences over the same images, with a 95% interval."""
+    """Mean of paired differences on the same images, with a 95% interval."""
 
     mean: Number
     low: Number
@@ -25,12 +25,12 @@ class Difference(Record):
 
 
 class Copies(Record):
-    """Number of repeated images in a split, compared by content and not by file name.
+    """Counts of repeated images in a split. Images are compared by content, not by file name.
 
     Attributes:
-        distinct: Number of different contents.
-        effective: Number of independent images that all images count as (`stats.effective_number`).
-        relabelled: Number of contents that have several labels.
+        distinct: Number of distinct images.
+        effective: Effective number of independent images (`stats.effective_number`).
+        relabelled: Number of distinct images whose copies have several labels.
     """
 
     distinct: Whole
@@ -81,9 +81,10 @@ class Measurement(Record):
         return MetricKey(self.metric, self.subject, self.part, self.patches, self.is_probe)
 
     def with_interval(self, measured_on: Mapping[str, int] | None = None) -> "Measurement":
-        """Return a share with its interval. Other measurements stay the same.
+        """Return the measurement with a 95% Wilson interval, if the metric is a share.
 
-        Several few-shot draws have an interval already, which also covers the draws.
+        An accuracy over several few-shot draws is returned unchanged, because it already has an
+        interval, which also covers the draws.
 
         Args:
             measured_on: `{split: number of images}`, as for `independent_cases`.
@@ -94,33 +95,34 @@ class Measurement(Record):
         is_share = find_metric(self.key).unit == SHARE and 0 <= self.value <= 1
         if self.draws or not cases or not is_share:
             return self
-        # if some images are copies of others, they count as fewer independent images
+        # copies of images add no information, so they reduce the number of independent images
         effective = self.copies.effective if self.copies else cases
         low, high = wilson_interval(self.value, min(cases, effective))
         return self.model_copy(update={"interval": ConfidenceInterval(low=low, high=high)})
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """Return the fields of a record that are neither None nor empty. Only these are written."""
+    """Return the fields to write: all except None, 0, False and empty values."""
     return {name: value for name, value in fields.items() if value}
 
 
 def independent_cases(n: int | None, split: str, measured_on: Mapping[str, int] | None) -> int:
-    """Return the number of independent cases that a metric was measured on.
+    """Return the number of independent cases that a metric was measured on, at most one per image.
 
-    The patches of an image are alike, so there are at most as many independent cases as images.
+    The patches of an image are not independent, because they are alike.
 
     Args:
         n: Number of measured cases, such as patches or images, or None if unknown.
         split: Split of the cases.
-        measured_on: `{split: number of images}`. All cases count if the split is missing.
+        measured_on: `{split: number of images}`. If the split is missing, all cases count as
+            independent.
     """
     cases = n or 0
     return min(cases, (measured_on or {}).get(split, cases))
 
 
 class Best(Record):
-    """Evaluation that checkpoint.best chose, with nulls if no evaluation was finite."""
+    """Evaluation that checkpoint.best chose. Step and value are null if no value was finite."""
 
     metric: str
     step: Whole | None
@@ -128,21 +130,23 @@ class Best(Record):
 
 
 def _is_whole(best: Best) -> Best:
+    """Check that a step has a value, and a value has a step."""
     if (best.step is None) != (best.value is None):
         raise ValueError("expected a step and a value, or null for both")
     return best
 
 
 class SeenImages(Record):
-    """Measured images that this run, or a run that the initial weights come from, was trained on.
+    """Number of measured images that a run was trained on.
+
+    The run is this run, or an earlier run that the initial weights come from.
 
     Attributes:
-        run: Name of the folder of the run that was trained on the images.
+        run: Name of the folder of the run.
         of: {split: number of measured images} for test and validation.
-        images: {split: number of these images that the run was trained on}.
-        labels: {split: number of these images whose label the run has learned}.
-        unknown: Why the numbers are unknown or incomplete, in which case there may be more such
-            images; empty if they are complete.
+        images: {split: number of measured images that the run was trained on}.
+        labels: {split: number of measured images whose label the run has learned}.
+        unknown: Why `images` and `labels` may be too low; empty if they are complete.
     """
 
     run: str
@@ -153,7 +157,7 @@ class SeenImages(Record):
 
 
 class Trunk(Record):
-    """Run that this run continues, and the step at which this run begins (resume=RUN@STEP)."""
+    """Run and step from which this run continues (resume=RUN@STEP)."""
 
     run: str
     step: Whole
@@ -162,8 +166,8 @@ class Trunk(Record):
 class Result(WithRecipe):
     """Content of result.json.
 
-    Exaflop are null if operations were not counted. Values that earlier versions did not write are
-    None.
+    Exaflop are null if operations were not counted. Fields that the file lacks are None, for
+    example in files of earlier versions.
     """
 
     steps: Whole
@@ -189,18 +193,19 @@ class Result(WithRecipe):
     @model_validator(mode="before")
     @classmethod
     def _check_version(cls, content: Any) -> Any:
+        """Refuse files of earlier versions, which have `metrics` instead of `measurements`."""
         if isinstance(content, dict) and "metrics" in content and "measurements" not in content:
             raise ValueError("an earlier version of ssl_vit wrote this file; use that version")
         return content
 
     @property
     def metrics(self) -> dict[str, Measurement]:
-        """The measurements by their flat names, such as `knn` or `fresh_knn`."""
+        """Return the measurements by flat name, such as `knn` or `fresh_knn`."""
         return {flat_name(measurement.key): measurement for measurement in self.measurements}
 
 
 class CountedResult(Result):
-    """Content of result.json of a run with known numbers of images and operations."""
+    """Content of result.json that has the number of images and the cost."""
 
     images: Number
     exaflop: Number | None
@@ -246,8 +251,10 @@ class Declared(Record):
 
 
 class Environment(WithRecipe):
-    """Content of environment.json. Reading the file also makes the declarations of a plugin's run
-    known.
+    """Content of environment.json.
+
+    Reading the file also registers the recorded declarations of the run's plugin
+    (`declaration.remember_recorded`).
     """
 
     data: dict[str, Any] = {}
@@ -283,7 +290,7 @@ class Environment(WithRecipe):
     def _remember_recorded(self) -> Self:
         if self.declared:
             declaration.remember_recorded(self.declared)
-            _ = self.plugin_rows  # refuses damaged rows
+            _ = self.plugin_rows  # raises an error if a row is damaged
         return self
 
     @property
@@ -308,8 +315,12 @@ class NotFinite(Record):
 
 
 class Figure(Record):
-    """Entry of figures.json: the images that a figure was computed from, and how the content is
-    drawn, if this depends on the encoder.
+    """Entry of figures.json.
+
+    Attributes:
+        images: Images that the figure was computed from.
+        count: Number of these images.
+        drawn: How the content is drawn; empty if this does not depend on the encoder.
     """
 
     images: str
@@ -318,6 +329,6 @@ class Figure(Record):
 
 
 class Figures(Record):
-    """Content of figures.json, as far as the page of a run needs it."""
+    """Content of figures.json that the page of a run needs."""
 
     figures: dict[str, Figure]

@@ -55,17 +55,17 @@ HOURS = 4.0
 
 
 class WorthPlan(Record):
-    """Content of worth.json: the study as planned for a command.
+    """Content of worth.json: the planned study and the command that asked for the plan.
 
     Attributes:
-        words: Options of the command.
+        words: Arguments of the command, as KEY=VALUE.
         hours: Hours that the study may take.
         spent: Seconds that planning took.
         study: Study with the structure of a study file.
         lines: Lines to print before the study starts.
         parallel: Number of tasks that run at once.
         expected: `{first part of a run's name: seconds of one task}`.
-        frozen_first: Whether the frozen encoders of a seed are measured together with the seed.
+        frozen_first: Whether the frozen encoders of a seed are evaluated in the group of the seed.
     """
 
     words: list[str]
@@ -79,26 +79,25 @@ class WorthPlan(Record):
 
     @property
     def plan(self) -> budget.HoursPlan:
-        """Hours in the form that `hours.Hours` takes."""
+        """Planned hours, as `hours.Hours` takes them."""
         return budget.HoursPlan(self.hours, self.spent, self.expected, self.frozen_first)
 
 
 def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) -> WorthPlan:
     """Plan the study for the options of a command, and write the plan to worth.json.
 
-    The plan needs the times of training steps, which are measured unless `may_time` is False.
-    Without `may_time`, only an existing plan can be used. An existing plan in the study's folder is
-    used again if the options are the same. If only the hours differ and a task has finished, the
-    plan keeps its seeds and steps, and gets the new hours.
+    An existing plan in the study's folder is used again if the options are the same. If only the
+    hours differ and a task has finished, the plan keeps its seeds and steps, and gets the new
+    hours. A new plan is made from measured times of training steps.
 
     Args:
         given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
         options: Options of the study tool. With `check`, no file is written.
         folder: Folder of the study.
-        may_time: Whether steps may be timed.
+        may_time: Whether training steps may be timed. If not, only an existing plan can be used.
 
     Returns:
-        The plan, with the lines that are not printed yet.
+        The plan. Its `lines` are the lines that are not printed yet.
 
     Raises:
         UserError: An option is wrong, there are too few images or hours, another study is running
@@ -145,8 +144,8 @@ def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | No
 
     Args:
         path: Path of worth.json.
-        words: Options of the command.
-        hours: Hours of the command.
+        words: Arguments of the command, as KEY=VALUE.
+        hours: Hours that the command asks for.
 
     Raises:
         UserError: The file is damaged, or the hours are fewer than planned and a run has finished.
@@ -188,9 +187,9 @@ def _plan(
         UserError: See `build`.
     """
     began = time.perf_counter()
-    here = LAUNCHERS[options.launcher].runs_here
+    runs_here = LAUNCHERS[options.launcher].runs_here
     # on a cluster each task has a machine, or a part of a machine, of its own
-    parallel = options.parallel if here else 1
+    parallel = options.parallel if runs_here else 1
     with Timer() as timer:
         images = find_images(sort_options(given)[0])
         lines = [*image_lines(images)]
@@ -212,19 +211,19 @@ def _plan(
     print(choice.reason, flush=True)
     spent = time.perf_counter() - began
     lines += [choice.reason, _pace_line(speed, spent)]
-    printed = len(lines) - 1
+    printed = len(lines) - 1  # all lines except the last, about the measured speed
     try:
         size = find_largest_size(setup, hours, speed, spent)
     except UserError:
         print(lines[-1], flush=True)
         raise
     lines += [*plan_lines(setup, size, hours, speed, spent), *power_lines(images.test)]
-    whole = size_with_extras(setup, size, hours, speed) if here else size
+    full_size = size_with_extras(setup, size, hours, speed) if runs_here else size
     planned = WorthPlan(
         words=[*words],
         hours=hours,
         spent=round(spent, 2),
-        study=study_file(setup, whole, hours),
+        study=study_file(setup, full_size, hours),
         lines=lines,
         parallel=speed.parallel,
         expected=_expected(setup, size, speed),
@@ -234,16 +233,16 @@ def _plan(
 
 
 def _expected(setup: StudySetup, size: StudySize, speed: RunSpeed) -> dict[str, float]:
-    """Return `{kind of run: seconds of a run}`."""
+    """Return the expected seconds of a run of each kind, as `{kind: seconds}`."""
     steps = steps_of(setup, size)
     return {kind: round(seconds_of(kind, speed.clocks, steps[kind]), 2) for kind in speed.clocks}
 
 
 def _pace_line(speed: RunSpeed, spent: float) -> str:
-    """Describe the measured speed of runs and the machine in a line.
+    """Return a line about the measured speed of runs and the machine.
 
-    Besides its steps, a run takes time for its start, for preparing the images and for evaluations,
-    which the line gives for each kind of run.
+    For each kind of run, the line has the seconds of a step, and the seconds of the start, the
+    preparation of images and the evaluations together.
 
     Args:
         speed: Measured speed.

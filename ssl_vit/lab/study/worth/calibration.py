@@ -33,9 +33,9 @@ SECONDS = 0.6  # shortest time for which the steps of each kind of run are measu
 # most multiply-adds of a timed step: about two seconds of one thread
 STEP_WORK = 4e10
 EVALUATIONS = 5  # evaluations of a run on held-out images: four during training and one at the end
-# Estimates in seconds of one thread, which the study corrects by its own runs. FINISH: writing the
-# result, the export and the page of a run, and leaving Python. PROBES: fitting the linear probe
-# of a frozen encoder at six learning rates.
+# Estimates in seconds of one thread. While the study runs, the times of finished runs replace them.
+# FINISH: writing the result, the export and the page of a run, and leaving Python. PROBES: fitting
+# the linear probe of a frozen encoder at six learning rates.
 FINISH, PROBES = 3.4, 10.0
 PROBED = 2000  # labelled training images whose k-NN features are computed after pre-training
 TUNE_RELEASED = f"tune {RELEASED}"
@@ -45,7 +45,7 @@ WIDEST = 8  # most tasks at once: with more cores, several threads per task may 
 
 
 class Parallelism(NamedTuple):
-    """Division of the machine into `parallel` tasks at once, with `threads` threads each."""
+    """Number of tasks at once (`parallel`), and number of threads of each task (`threads`)."""
 
     parallel: int
     threads: int
@@ -105,6 +105,7 @@ class Timer:
         Raises:
             UserError: A run fails.
         """
+        # runs take the GPUs in turn
         environments = [
             {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
             for number in range(parallelism.parallel)
@@ -133,7 +134,7 @@ class Timer:
 
 
 def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Parallelism]:
-    """Return the candidates for the number of tasks at once, with threads for each, most first.
+    """List the numbers of tasks at once to try, with the threads of each task, largest first.
 
     With GPUs, each GPU runs one task. Without GPUs, memory and cores limit the number of tasks.
 
@@ -155,12 +156,14 @@ def list_parallelisms(setup: StudySetup, parallel: int | None) -> list[Paralleli
         # there are only two more candidates: WIDEST tasks at once, and a single task.
         if not fixed_threads:
             counts |= {min(most, WIDEST), 1}
-    possible = [Parallelism(count, fixed_threads or max(1, cpu_cores // count)) for count in counts]
-    return sorted(possible, reverse=True)
+    candidates = [
+        Parallelism(count, fixed_threads or max(1, cpu_cores // count)) for count in counts
+    ]
+    return sorted(candidates, reverse=True)
 
 
 def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed:
-    """Time the runs of a study, and return the number of runs at once that makes the study fastest.
+    """Time runs of a study, and choose the number of runs at once that makes the study fastest.
 
     Every kind of run, such as fine-tuning, is timed with the largest number of runs at once. With
     each smaller number, only pre-training is timed, and the times of the other kinds are scaled:
@@ -178,28 +181,31 @@ def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed
         UserError: A run fails.
     """
     largest, *others = list_parallelisms(setup, parallel)
-    timed = {kind: _time(setup, timer, kind, largest) for kind in kinds_of(setup)}
-    speeds = [RunSpeed(_clocks(setup, timed, timer.imports, largest), largest.parallel)]
+    times_by_kind = {kind: _time(setup, timer, kind, largest) for kind in kinds_of(setup)}
+    speeds = [RunSpeed(_clocks(setup, times_by_kind, timer.imports, largest), largest.parallel)]
     for parallelism in others:
-        at_largest, at_this = timed["pretrain"], _time(setup, timer, "pretrain", parallelism)
+        at_largest = times_by_kind["pretrain"]
+        at_this = _time(setup, timer, "pretrain", parallelism)
         # multiply each time by the ratio of the two times of pre-training
-        scaled = {
+        scaled_times = {
             kind: {key: times[key] * at_this[key] / max(1e-9, at_largest[key]) for key in times}
-            for kind, times in timed.items()
+            for kind, times in times_by_kind.items()
         }
-        clocks = _clocks(setup, scaled, timer.imports, parallelism)
+        clocks = _clocks(setup, scaled_times, timer.imports, parallelism)
         speeds.append(RunSpeed(clocks, parallelism.parallel))
     return min(speeds, key=lambda speed: seconds(setup, smallest_size(setup), speed))
 
 
 def kinds_of(setup: StudySetup) -> list[str]:
-    """Return the kinds of runs that take steps."""
+    """Return the kinds of runs whose steps are timed."""
     kinds = [kind for kind in TRAINED if kind != "supervised" or not setup.init]
-    return [*kinds, *([TUNE_RELEASED] if setup.released else [])]
+    if setup.released:
+        kinds.append(TUNE_RELEASED)
+    return kinds
 
 
 def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[Values, float]:
-    """Return the options of a run whose steps are timed in place of a run of the study.
+    """Return the options of a short run that is timed in place of a run of the study.
 
     The timed run reads at most `SAMPLE` training images. If a step of the study would take seconds
     on the CPU, a step of the timed run has fewer images.
@@ -215,7 +221,8 @@ def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[
             the study.
     """
     tasks = tasks_of(setup, smallest_size(setup)).values()
-    task = next(task for task in tasks if task_kind(task) == kind)  # all of a kind are alike
+    # all tasks of a kind take equally long, so the first task represents the kind
+    task = next(task for task in tasks if task_kind(task) == kind)
     options = plain_options(task.options)
     if kind != TUNE_RELEASED:  # the task of the released encoder already names its weights
         options |= _start(setup, task)
@@ -240,7 +247,9 @@ def _start(setup: StudySetup, task: Task) -> Values:
     """Return the options that set the initial weights of a run."""
     if setup.init:
         return {"init": setup.init}
-    return setup.model | ({"init": SCRATCH} if task.tool == "finetune" else {})
+    if task.tool == "finetune":
+        return setup.model | {"init": SCRATCH}
+    return setup.model
 
 
 def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) -> dict[str, float]:
@@ -261,7 +270,7 @@ def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) 
 
 
 def _decoding(setup: StudySetup, times: Mapping[str, float], parallelism: Parallelism) -> float:
-    """Return the seconds that decoding all training images once takes."""
+    """Return the seconds for decoding all training images once."""
     return times["decode"] * setup.images.train / parallelism.threads
 
 
@@ -271,20 +280,21 @@ def _clocks(
     imports: float,
     parallelism: Parallelism,
 ) -> dict[str, RunSeconds]:
-    """Return the seconds of each kind of run, per step and for everything else.
+    """Return the seconds of each kind of run: per step, and for everything else together.
 
     Args:
         setup: Setup of the study: its images, recipe and network.
         timed: `{kind: times}`, where `times` are from `_time`.
-        imports: Seconds of imports, which every task takes unless it is forked.
+        imports: Seconds of imports in a new Python process. A forked task imports nothing.
         parallelism: Number of runs at once, and threads of each run.
     """
     images, recipe = setup.images, setup.recipe
+    # numbers of images in the evaluations of a run
     validated = EVALUATIONS * min(recipe.eval.images, images.validation)
-    # the trained and the untrained encoder
+    # features are computed with the trained and with the untrained encoder
     features = 2 * (min(PROBED, images.labelled) + images.validation)
     tuned = EVALUATIONS * min(VALIDATED, images.validation)
-    evaluated = {
+    evaluated_images = {
         "pretrain": validated + features,
         "supervised": validated,
         "tune": tuned,
@@ -292,14 +302,16 @@ def _clocks(
         "frozen": 2 * (images.train + images.validation + images.test),
     }
     if setup.released:
-        evaluated |= {f"{kind} {RELEASED}": evaluated[kind] for kind in ("tune", "final", "frozen")}
+        evaluated_images |= {
+            f"{kind} {RELEASED}": evaluated_images[kind] for kind in ("tune", "final", "frozen")
+        }
     clocks = {}
     if is_possible():  # a forked task imports nothing
         imports = 0.0
-    for kind, count in evaluated.items():
+    for kind, count in evaluated_images.items():
         if kind == "supervised" and setup.init:
             continue
-        # kinds that were not timed compute like fine-tuning
+        # a kind that was not timed takes as long for an image as fine-tuning
         fine_tuning = TUNE_RELEASED if kind.endswith(RELEASED) else "tune"
         times = timed.get(kind) or timed[fine_tuning]
         forward = count * times["forward"] + min(count, images.train) * times["decode"]

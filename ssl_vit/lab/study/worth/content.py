@@ -1,4 +1,4 @@
-"""Build the study that answers a question: runs, axes, report, and the order of the tasks."""
+"""Build the study `study/worth`: runs, axes, report, and the order of the tasks."""
 
 import functools
 import math
@@ -18,11 +18,12 @@ from ..tasks import Task, Tasks
 from .study_setup import NAME, ReleasedEncoder, StudySetup
 
 MOST_SEEDS = 8
-TUNING_SEED = 99  # seed of the tries; confirming seeds are other seeds
+TUNING_SEED = 99  # seed of the tries, which no reported result uses
 VALIDATED = 2000  # most validation images that choose settings
-# {tries per arm: (learning rates of fine-tuning for the pre-trained arm, and for each way of the
-# arm `scratch`)}. Each rate is tried with and without mixup, except for the fewest tries. All arms
-# have the same number of tries. Up to 12 tries, more tries contain the fewer tries.
+# {tries per arm: (learning rates of fine-tuning for the pre-trained arm, learning rates for the arm
+# `scratch`)}. The arm `scratch` tries each rate with and without supervised training before
+# fine-tuning. All arms try each rate with and without mixup, except for the fewest tries. The
+# number of tries is the same for all arms. Up to 12 tries, more tries contain the fewer tries.
 RATES = {
     4: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
     8: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
@@ -31,8 +32,9 @@ RATES = {
 }
 # The arm `start` has no pre-training to vary, so it tries more learning rates of fine-tuning
 START_RATES = [0.003, 0.006, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3]
-WITH_RATES = 24  # number of tries that includes three learning rates before fine-tuning
-LEARNING_RATES = {"": 1.0, "_low": 1 / 3, "_high": 3.0}  # {end of a run's name: factor}
+WITH_RATES = 24  # number of tries with three learning rates of the training before fine-tuning
+# {suffix of a run's name: factor for the learning rate of the training before fine-tuning}
+LEARNING_RATES = {"": 1.0, "_low": 1 / 3, "_high": 3.0}
 MIXUP = [0.0, 0.8]
 # for supervised training; source: results/worth.yaml
 MIXED = {"data.mixup": 0.8, "data.cutmix": 1.0}
@@ -57,7 +59,7 @@ class StudySize(NamedTuple):
 
     @property
     def rates(self) -> list[str]:
-        """Suffixes of the names of the runs before fine-tuning, each for a learning rate."""
+        """Suffixes of names of runs before fine-tuning. Each suffix means a learning rate."""
         return list(LEARNING_RATES) if self.tries == WITH_RATES else [""]
 
 
@@ -67,31 +69,35 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
     Args:
         setup: Setup of the study: its images, recipe and network.
         size: Size of the study.
-        hours: Hours that the study may take, for its texts.
+        hours: Hours that the study may take. They appear only in texts.
     """
     objective, baseline = setup.arms
     shares = _shares(size)
-    parts = {"": ["arm"]} | ({"_fewer": ["arm", "share"]} if shares else {})
+    parts = {"": ["arm"]}  # {suffix of a run's name: axes of the run}
+    if shares:
+        parts["_fewer"] = ["arm", "share"]
     frozen = {"recipe": "evaluate", "probe.measures": ["knn", "linear"]}
     frozen["probe.pool"] = setup.pool
     tuned = {"recipe": "finetune", "supervised.pool": setup.pool, "eval.images": VALIDATED}
     tuned |= _length(setup.fine_steps(size.steps), 1 / 10)
     runs: dict[str, Any] = {}
-    of_network = setup.network_options if setup.released else {}
+    # with a released encoder, not all arms have the same network, so no shared option sets it
+    network_options = setup.network_options if setup.released else {}
     shared = setup.shared_options
-    shared = {key: shared[key] for key in shared if key not in of_network}
-    for end in size.rates:
-        options = of_network | _pretraining(setup, size.steps, LEARNING_RATES[end])
-        runs[f"pretrain{end}"] = {"tool": "pretrain", "options": options}
+    shared = {key: shared[key] for key in shared if key not in network_options}
+    for suffix in size.rates:
+        options = network_options | _pretraining(setup, size.steps, LEARNING_RATES[suffix])
+        runs[f"pretrain{suffix}"] = {"tool": "pretrain", "options": options}
+    supervised_suffixes = [] if setup.init else size.rates
     for part, over in parts.items():
-        for end in [] if setup.init else size.rates:
-            options = of_network | _supervised(setup, size.steps, LEARNING_RATES[end])
+        for suffix in supervised_suffixes:
+            options = network_options | _supervised(setup, size.steps, LEARNING_RATES[suffix])
             run = {"tool": "pretrain", "over": over[1:], "options": options}
-            runs[f"supervised{part}{end}"] = run
-        fine_tuned = {"tool": "finetune", "over": over, "only": {"arm": [*setup.all_arms]}}
-        untested = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
-        runs[f"tune{part}"] = fine_tuned | untested
-        runs[f"final{part}"] = fine_tuned | {"best": f"tune{part}", "options": tuned}
+            runs[f"supervised{part}{suffix}"] = run
+        fine_tuning = {"tool": "finetune", "over": over, "only": {"arm": [*setup.all_arms]}}
+        tries = {"seeds": [TUNING_SEED], "options": tuned | {"eval.test": False}}
+        runs[f"tune{part}"] = fine_tuning | tries
+        runs[f"final{part}"] = fine_tuning | {"best": f"tune{part}", "options": tuned}
     if size.frozen:
         runs["frozen"] = {"tool": "evaluate", "over": ["arm"], "options": frozen}
     plural = "" if hours == 1 else "s"
@@ -120,9 +126,9 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
 
 
 def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
-    """Return the facts that the report needs to answer whether pre-training helps.
+    """Return the texts from which the report answers whether pre-training helps.
 
-    lab/answer.py writes the answer at the top of the report from these facts.
+    lab/answer.py writes the answer at the top of the report from these texts.
 
     Returns:
         `{key: text}` with these keys:
@@ -130,15 +136,16 @@ def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
             - `objective`: recipe of pre-training
             - `other`: what pre-training is compared with, such as "trained from scratch"
             - `init`: encoder that pre-training starts from, or `""` for untrained weights
-            - `network` and `released`: networks in words, `released` empty without that arm
-            - `steps` and `epochs`, `fine_steps` and `fine_epochs`: length of pre-training and of
-              fine-tuning
+            - `network` and `released`: networks in words. `released` is empty without a released
+              encoder
+            - `steps` and `epochs`: length of pre-training
+            - `fine_steps` and `fine_epochs`: length of fine-tuning
             - `pretrain` and `study`: options of the commands that repeat the pre-training and the
               study, one option per line
     """
-    start = {"init": setup.init} if setup.init else {}
-    fine_steps = setup.fine_steps(size.steps)
-    options = setup.shared_options | setup.pretraining_options | start
+    init_options = {"init": setup.init} if setup.init else {}
+    finetune_steps = setup.fine_steps(size.steps)
+    options = setup.shared_options | setup.pretraining_options | init_options
     return {
         "objective": setup.objective,
         "other": "without further pre-training" if setup.init else "trained from scratch",
@@ -147,15 +154,15 @@ def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
         "released": setup.released.network if setup.released else "",
         "steps": f"{size.steps:,}",
         "epochs": setup.num_epochs(size.steps),
-        "fine_steps": f"{fine_steps:,}",
-        "fine_epochs": f"{fine_steps * setup.batch // setup.images.labelled:,}",
+        "fine_steps": f"{finetune_steps:,}",
+        "fine_epochs": f"{finetune_steps * setup.batch // setup.images.labelled:,}",
         "pretrain": "\n".join([f"recipe={setup.objective}", *write_all(options)]),
         "study": "\n".join([f"recipe={NAME}", *write_all(setup.command_options)]),
     }
 
 
 def _shares(size: StudySize) -> dict[str, Any]:
-    """Return the names of the axis of label shares. Each seed draws separate labels."""
+    """Return the axis of label shares, as in a study file. Each seed draws separate labels."""
     drawn = {"data.share_seed": "{seed}"}
     return {format_share(share): {"all": {"data.share": share, **drawn}} for share in size.shares}
 
@@ -184,7 +191,7 @@ def _pretraining(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]
 def _supervised(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]:
     """Return the options of supervised training that costs as many exaFLOP as pre-training.
 
-    It mixes images (mixup and cutmix), and a ninth of its steps are warm-up, as in
+    Supervised training mixes images (mixup and cutmix). A ninth of the steps are warm-up, as in
     `recipe=supervised`.
 
     Args:
@@ -207,7 +214,7 @@ def _supervised_rate() -> float:
 
 
 def _length(steps: int, warmup: float) -> dict[str, int]:
-    """Return the options of a run of a given length, which is evaluated and saved four times.
+    """Return the options that set a run's length and four evaluations and checkpoints.
 
     Args:
         steps: Steps of the run.
@@ -231,7 +238,8 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
     Args:
         setup: Setup of the study: its images, recipe and network.
         size: Size of the study.
-        parts: Suffixes of the fine-tunings: `""` with all labels, `"_fewer"` with shares of them.
+        parts: Mapping whose keys are suffixes of the names of fine-tuning runs: `""` with all
+            labels, `"_fewer"` with shares of the labels. The values are not used.
 
     Returns:
         `{arm: {run: settings}}`, for example `{"mae": {"final": {"init": "{pretrain}"}}}`, where
@@ -246,7 +254,7 @@ def _arms(setup: StudySetup, size: StudySize, parts: Mapping[str, object]) -> di
     for part in parts:
         start: Values = {"init": "{pretrain}"}
         tries: Values = {"optim.lr": rates}
-        if len(size.rates) > 1:  # pre-trainings with several learning rates, the best is chosen
+        if len(size.rates) > 1:  # tuning chooses among pre-trainings with several learning rates
             start = {}
             tries = {"init": [f"{{pretrain{suffix}}}" for suffix in size.rates], **tries}
         arms[objective] |= _fine_tuning(part, start, tries, size)
@@ -273,8 +281,7 @@ def _released(
     Args:
         released: The encoder.
         size: Size of the study.
-        parts: Mapping whose keys are endings of the names of the fine-tuning runs: `""` with all
-            labels, `"_fewer"` with shares of the labels. The values are not used.
+        parts: See `_arms`.
     """
     start = {**released.options, "supervised.pool": released.pool}
     tries = {"optim.lr": _encoder_rates(size)}
@@ -287,9 +294,10 @@ def _released(
 
 
 def _encoder_rates(size: StudySize) -> list[float]:
-    """Return the learning rates of fine-tuning to try for an encoder that exists already.
+    """Return the learning rates to try when fine-tuning an encoder that exists already.
 
-    If the other arm tries several pre-trainings, more rates make the numbers of tries equal.
+    If the other arm also tries several pre-trainings, there are more rates here, so that both arms
+    have the same number of tries.
     """
     return START_RATES if len(size.rates) > 1 else RATES[size.tries][0]
 
@@ -300,8 +308,7 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
     Each value is tried with and without mixup, except in the smallest study.
 
     Args:
-        part: End of both names: `""` if the runs use all labels, or `"_fewer"` if they use only a
-            share of the labels.
+        part: Suffix of both names: `""` with all labels, or `"_fewer"` with a share of the labels.
         start: Options of both runs, such as the initial weights.
         tries: `{key: values to try}`.
         size: Size of the study.
@@ -316,7 +323,7 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
 
 
 def describe_runs(setup: StudySetup) -> str:
-    """Return what each kind of run does, by the first part of a run's name."""
+    """Describe what each kind of run does. The kind is the first part of a run's name."""
     supervised = "" if setup.init else " supervised: training with labels, as a start for scratch."
     return (
         f"pretrain: pre-training with {setup.objective}.{supervised} tune: tries that choose"

@@ -18,7 +18,7 @@ from .study_setup import StudyImages, StudySetup, build_setup
 MODELS = ("vit_s16", "vit_ti16", "vit_ti8", "vit_n8", "vit_p8")
 SIZES = (224, 128, 64, 32)
 PATCHES = range(16, 257)  # patches per image: with fewer patches, a masked image shows too little
-ROOM = 2  # a default network is chosen only if its smallest study fits this often into the hours
+ROOM = 2  # a default network is chosen only if its smallest study fits into the hours twice
 MEASURED = 3  # most networks to time
 LIMIT = 15.0  # seconds after which no further network is timed
 # Assumed before anything is timed: multiply-adds per second of one thread, and seconds of a run
@@ -35,8 +35,7 @@ class Network(NamedTuple):
     """Network at an image size.
 
     Attributes:
-        options: Options that choose the network, or none if the user's options or the recipe choose
-            it.
+        options: Options that choose the network. Empty if the user or the recipe has chosen it.
         work: Multiply-adds of the forward pass of one image.
     """
 
@@ -45,7 +44,7 @@ class Network(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Options as words of a command line."""
+        """Options as arguments of a command line."""
         return " ".join(write_all(dict(self.options)))
 
     @property
@@ -67,7 +66,7 @@ class NetworkChoice(NamedTuple):
 
 
 def is_fixed(given: Mapping[str, Any], key: str) -> bool:
-    """Return whether the user's options decide the model or the image size."""
+    """Return whether the user's options fix `key`, which is `model` or `data.size`."""
     if "init" in given:
         return True
     return any(name == key or name.startswith(f"{key}.") for name in given)
@@ -77,11 +76,11 @@ def networks(given: Values, side: int, ignore_given: bool = False) -> list[Netwo
     """Return the possible networks at the possible image sizes, the largest first.
 
     Args:
-        given: Options of the user. A network or an image size that the user sets is kept.
+        given: Options of the user. A network or an image size that the user sets does not change.
         side: Shorter side of the images in pixels. No image is enlarged.
         ignore_given: Whether to ignore the network and the image size that the user sets.
     """
-    # None keeps what the user sets
+    # None means the image size or the model that the user sets
     sizes: Sequence[int | None] = [size for size in SIZES if size <= side] or [SIZES[-1]]
     models: Sequence[str | None] = MODELS
     if not ignore_given and is_fixed(given, "data.size"):
@@ -100,7 +99,7 @@ def networks(given: Values, side: int, ignore_given: bool = False) -> list[Netwo
 
 
 def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | None:
-    """Return the multiply-adds of the forward pass of an image, or None if the network is unsuited.
+    """Count the multiply-adds of an image's forward pass, or return None if patches do not fit.
 
     Args:
         given: Options of the user.
@@ -111,12 +110,18 @@ def count_work(given: Values, options: Sequence[tuple[str, Any]]) -> float | Non
             `options` choose a network with fewer than 16 or more than 256 patches per image.
     """
     # the user's options that decide the network and its input
-    kept = {key: given[key] for key in given if key in NETWORK_KEYS or key.startswith("model")}
+    network_options = {
+        key: given[key] for key in given if key in NETWORK_KEYS or key.startswith("model")
+    }
     if any(key == "model" for key, _ in options):  # `options` replace the user's network
-        kept = {key: kept[key] for key in kept if not key.startswith(("model", "init"))}
+        network_options = {
+            key: network_options[key]
+            for key in network_options
+            if not key.startswith(("model", "init"))
+        }
     try:
         recipe = resolve_options(
-            {"recipe": "evaluate"} | kept | dict(options), "", check_images=False
+            {"recipe": "evaluate"} | network_options | dict(options), "", check_images=False
         )
     except UserError:  # the patches do not divide the size
         return None
@@ -134,10 +139,13 @@ def choose(
     calibrate: Calibrate,
     clock: Callable[[], float] = time.perf_counter,
 ) -> NetworkChoice:
-    """Choose the largest network and image size that leave some of the hours unused.
+    """Choose the largest network and image size whose smallest study fits into the hours.
 
-    The user's options are kept. On a GPU the recipe's own network is chosen if it fits. Networks
-    are timed one after the other, and the speed of all other networks is estimated from their work.
+    A network or an image size that the user sets does not change. The smallest study should fit
+    into the hours twice, which leaves time for a larger study. If the user sets neither network nor
+    image size and there is a GPU, the recipe's own network comes first, and fitting once suffices.
+    A few networks are timed, and the speed of all other networks is estimated from their work
+    (multiply-adds per image).
 
     Args:
         given: Options of the user.
@@ -171,13 +179,15 @@ def choose(
     if smaller and "init" not in given:
         alternative = search.largest(smaller, 1)
         if search.needed(alternative) <= hours:
-            error = f"{error} Or use a smaller network that fits into {hours:g} hours:"
-            error = f"{error} {alternative.words}."
+            raise UserError(
+                f"{error} Or use a smaller network that fits into {hours:g} hours:"
+                f" {alternative.words}."
+            )
     raise UserError(error)
 
 
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
-    """Return the line that names the network and gives the reason for the choice.
+    """Return a line with the chosen network and the reason for the choice.
 
     Args:
         search: Search that has chosen the network.
@@ -188,8 +198,8 @@ def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> s
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
         return f"network     {setup.network}: the network of init="
-    # without options, nothing was replaced: the user fixes both model and size, or the recipe's own
-    # network is used
+    # a network without options is the network of the user, who has set both model and size, or else
+    # of the recipe
     if not chosen.options:
         source = " and ".join(fixed) if fixed else f"recipe={setup.objective}"
         return f"network     {setup.network}: the network of {source}"
@@ -234,8 +244,8 @@ class _Search:
         3. Otherwise time it, and repeat.
 
         After `MEASURED` networks or `LIMIT` seconds no further network is timed. Then the result is
-        the largest timed network whose smallest study fits into the hours once. If none fits, it is
-        the smallest timed network.
+        the largest timed network whose smallest study fits into the hours once, or else the
+        smallest timed network.
 
         Args:
             choices: Networks, the largest first.
@@ -257,10 +267,10 @@ class _Search:
 
     def setup(self, network: Network) -> StudySetup:
         """Return the setup of the study with a network."""
-        kept = dict(self.given)
-        if any(key == "model" for key, _ in network.options):
-            kept = {key: kept[key] for key in kept if not key.startswith("model")}
-        return build_setup(kept | dict(network.options), self.images)
+        given = self.given
+        if any(key == "model" for key, _ in network.options):  # replaces the user's network
+            given = {key: given[key] for key in given if not key.startswith("model")}
+        return build_setup(given | dict(network.options), self.images)
 
     def needed(self, network: Network) -> float:
         """Return the hours of the smallest study with a network.

@@ -65,12 +65,13 @@ class RunSpeed(NamedTuple):
 
 
 def tasks_of(setup: StudySetup, size: StudySize) -> Tasks:
-    """Return the tasks of a study with a given extent."""
-    return plan_tasks(read.build(study_file(setup, size, 0), NAME), {}, Given())
+    """Return the tasks of a study of a given size."""
+    study = read.build(study_file(setup, size, hours=0), NAME)
+    return plan_tasks(study, {}, Given())
 
 
 def seconds_of(kind: str, clocks: Mapping[str, RunSeconds], steps: int) -> float:
-    """Return the seconds that a run of a kind takes."""
+    """Return the seconds of a run of a given kind and number of steps."""
     return clocks[kind].rest + steps * clocks[kind].step
 
 
@@ -86,14 +87,14 @@ def seconds(setup: StudySetup, size: StudySize, speed: RunSpeed) -> float:
 
 
 def steps_of(setup: StudySetup, size: StudySize) -> dict[str, int]:
-    """Return `{kind of run: steps}`."""
-    fine = setup.fine_steps(size.steps)
-    of_scratch = round(size.steps * setup.supervised_ratio)
+    """Return the number of steps of each kind of run, as `{kind: steps}`."""
+    finetune_steps = setup.fine_steps(size.steps)
+    supervised_steps = round(size.steps * setup.supervised_ratio)
     steps = {
         "pretrain": size.steps,
-        "supervised": of_scratch,
-        "tune": fine,
-        "final": fine,
+        "supervised": supervised_steps,
+        "tune": finetune_steps,
+        "final": finetune_steps,
         "frozen": 0,
     }
     return steps | {f"{kind} {RELEASED}": steps[kind] for kind in ("tune", "final", "frozen")}
@@ -103,11 +104,11 @@ _SCHEDULES: dict[tuple[Any, ...], dict[str, ScheduledTask]] = {}
 
 
 def _schedule(setup: StudySetup, size: StudySize) -> dict[str, ScheduledTask]:
-    """Return all tasks that a study runs, by name, each with its kind and the tasks that it needs.
+    """Return the tasks that a study runs, as `{name: kind and needed tasks}`.
 
     A study with three learning rates of pre-training has three runs of pre-training: `pretrain`,
-    `pretrain_low` and `pretrain_high`. For the tuning seed, the schedule has all three. For each
-    other seed, it has only `pretrain`, in place of the run that tuning will choose, because all
+    `pretrain_low` and `pretrain_high`. For the tuning seed, the schedule has all three. Each other
+    seed needs only the run that tuning will choose. Here this is always `pretrain`, because all
     three take equally long. The same holds for supervised training (`supervised`).
     """
     # the schedule does not depend on the steps, so studies that differ in their steps share it
@@ -139,7 +140,7 @@ def hours_needed(setup: StudySetup, speed: RunSpeed, spent: float = 0.0) -> floa
     takes = max(spent, PLANNING) + seconds(setup, smallest_size(setup), speed)
     hours = takes / 3600 / (1 - RESERVE)
     unit = 10 ** (math.floor(math.log10(hours)) - 1)  # value of the second digit
-    digits = math.ceil(hours / unit - 1e-9)  # without 1e-9, a rounding error could add one
+    digits = math.ceil(hours / unit - 1e-9)  # 1e-9: a rounding error must not raise the digits
     return float(f"{digits * unit:.3g}")
 
 
@@ -166,32 +167,33 @@ def find_largest_size(
     def cost(size: StudySize) -> float:
         return (spent + seconds(setup, size, speed)) / 3600
 
-    firm = (1 - RESERVE) * hours
+    # tries and steps must leave the reserve free, while seeds and shares may use all hours
+    hours_without_reserve = (1 - RESERVE) * hours
     chosen = smallest_size(setup)
-    if cost(chosen) > firm:
+    if cost(chosen) > hours_without_reserve:
         raise UserError(too_few_hours(setup, hours, speed, spent))
 
-    def take(more: StudySize, limit: float) -> StudySize:
-        return more if cost(more) <= limit else chosen
+    def larger_if_fits(larger: StudySize, limit: float) -> StudySize:
+        return larger if cost(larger) <= limit else chosen
 
-    length = max(chosen.steps, setup.recipe.optim.steps)
-    frozen = chosen._replace(frozen=True)
+    recipe_length = max(chosen.steps, setup.recipe.optim.steps)
+    with_frozen = chosen._replace(frozen=True)
     # the frozen encoders do not answer the question and can take most of the time
-    if cost(frozen) - cost(chosen) <= MOST_FROZEN * hours:
-        chosen = take(frozen, firm)
+    if cost(with_frozen) - cost(chosen) <= MOST_FROZEN * hours:
+        chosen = larger_if_fits(with_frozen, hours_without_reserve)
     for tries in sorted({*RATES} - {WITH_RATES}):
-        chosen = take(chosen._replace(tries=tries), firm)
-    chosen = _longest_that_fits(chosen, length, firm, cost)
+        chosen = larger_if_fits(chosen._replace(tries=tries), hours_without_reserve)
+    chosen = _longest_that_fits(chosen, recipe_length, hours_without_reserve, cost)
     for seeds in range(FEWEST + 1, SEEDS_BEFORE_RATES + 1):
-        chosen = take(chosen._replace(seeds=seeds), hours)
+        chosen = larger_if_fits(chosen._replace(seeds=seeds), hours)
     if chosen.seeds == SEEDS_BEFORE_RATES:
-        chosen = take(chosen._replace(tries=WITH_RATES), firm)
+        chosen = larger_if_fits(chosen._replace(tries=WITH_RATES), hours_without_reserve)
     for seeds in range(chosen.seeds + 1, MOST_SEEDS + 1):
-        chosen = take(chosen._replace(seeds=seeds), hours)
+        chosen = larger_if_fits(chosen._replace(seeds=seeds), hours)
     for share in possible_shares(setup):
-        chosen = take(chosen._replace(shares=(*chosen.shares, share)), hours)
+        chosen = larger_if_fits(chosen._replace(shares=(*chosen.shares, share)), hours)
     if chosen.seeds == MOST_SEEDS:
-        chosen = _longest_that_fits(chosen, LONGEST * length, firm, cost)
+        chosen = _longest_that_fits(chosen, LONGEST * recipe_length, hours_without_reserve, cost)
     return chosen
 
 
@@ -203,7 +205,7 @@ def possible_shares(setup: StudySetup) -> list[float]:
 def _longest_that_fits(
     size: StudySize, most: int, hours: float, cost: Callable[[StudySize], float]
 ) -> StudySize:
-    """Return a study of the same size, except with as many steps as fit into the hours.
+    """Return the size with as many steps of pre-training as fit into the hours.
 
     Args:
         size: Size of a study that fits into the hours.
@@ -211,9 +213,9 @@ def _longest_that_fits(
         hours: Hours of the study.
         cost: Function that returns the hours that a study takes.
     """
-    longer = range(size.steps + 1, most + 1)
+    longer_steps = range(size.steps + 1, most + 1)
     # more steps cost more, so bisection finds how many of these lengths fit into the hours
-    num_more = bisect_right(longer, hours, key=lambda steps: cost(size._replace(steps=steps)))
+    num_more = bisect_right(longer_steps, hours, key=lambda steps: cost(size._replace(steps=steps)))
     return size._replace(steps=size.steps + num_more)
 
 

@@ -24,7 +24,8 @@ NAME = WORTH
 OBJECTIVE = "mae"
 EPOCHS = 20  # fewest epochs of pre-training, and of supervised training for the arm `scratch`
 FINE_EPOCHS, FINE_STEPS = 10, 100  # fewest epochs and fewest steps of fine-tuning
-# ratio of fine-tuning images to pre-training images, as in recipe=finetune and recipe=mae
+# ratio of the images seen in fine-tuning to the images seen in pre-training, as in recipe=finetune
+# and recipe=mae
 FINE = 4 / 9
 # shares of the training images to hold out; the first share with enough images is used
 HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -79,7 +80,7 @@ class StudyImages(NamedTuple):
 
 
 class StudySetup(NamedTuple):
-    """What a study of whether pre-training helps is about: images, recipe and network.
+    """Setup of a study of whether pre-training helps: images, recipe and network.
 
     Attributes:
         objective: Name of the pre-training recipe.
@@ -130,7 +131,7 @@ class StudySetup(NamedTuple):
 
     @property
     def network_options(self) -> Values:
-        """Shared options that do not apply to the arm of a released encoder."""
+        """Shared options that set the network. They do not apply to a released encoder."""
         return {key: value for key, value in self.shared_options.items() if _is_network_key(key)}
 
     @property
@@ -152,16 +153,16 @@ class StudySetup(NamedTuple):
         return max(steps, math.ceil(supervised_steps / self.supervised_ratio))
 
     def fine_steps(self, steps: int) -> int:
-        """Return the steps of fine-tuning that follow a number of pre-training steps."""
+        """Return the number of fine-tuning steps after a number of pre-training steps."""
         least = math.ceil(FINE_EPOCHS * self.images.labelled / self.batch)
         return max(FINE_STEPS, least, round(steps * self.fine_ratio))
 
     def num_epochs(self, steps: int) -> str:
-        """Return the epochs of a number of pre-training steps, rounded down, such as `1,200`."""
+        """Convert pre-training steps to epochs, rounded down, such as `1,200`."""
         return f"{math.floor(steps * self.recipe.optim.batch / self.images.train):,}"
 
     def epochs(self, steps: int) -> str:
-        """Return the epochs of a number of pre-training steps in words, such as `20 epochs`."""
+        """Convert pre-training steps to epochs in words, such as `20 epochs`."""
         return f"{self.num_epochs(steps)} epochs"
 
 
@@ -180,9 +181,11 @@ def sort_options(given: Values) -> tuple[Values, Values]:
     _check_released(given)
     objective = given.get("objective", OBJECTIVE)
     if not is_pretraining(objective):
-        what = "not a recipe that pre-trains without labels"
-        choices = suggest(objective, filter(is_pretraining, recipe_names()))
-        raise UserError(f"objective={objective}: {what}, {choices}")
+        choices = filter(is_pretraining, recipe_names())
+        raise UserError(
+            f"objective={objective}: not a recipe that pre-trains without labels,"
+            f" {suggest(objective, choices)}"
+        )
     recipe = resolve_options({"recipe": objective}, NAME, check_images=False)
     # the groups of keys that the objective uses with its target, such as `mae` or `decoder`
     groups = [*SHARED, *recipe.declared.groups_with(recipe.target)]
@@ -226,10 +229,11 @@ def _check_released(given: Values) -> None:
     if place is None:
         return
     if place == given.get("init"):
-        text = f"init={place} already names this encoder. Leave {RELEASED}= out."
-        raise UserError(f"{RELEASED}={place}: {text}")
+        raise UserError(
+            f"{RELEASED}={place}: init={place} already names this encoder. Leave {RELEASED}= out."
+        )
     source = InitSource(place, RELEASED)
-    # is_scratch: the place is the word `scratch`
+    # is_scratch: `released=scratch`, which names no encoder
     if source.is_scratch or not source.read_description():
         raise UserError(f"{RELEASED}={place}: not a released encoder. Choose from: {DESCRIBED}")
 
@@ -247,7 +251,7 @@ def _find_released(place: str, shared: Values, size: int) -> ReleasedEncoder:
         size: Side of the study's images in pixels.
 
     Raises:
-        UserError: The encoder does not suit the images.
+        UserError: The encoder is not found or cannot read these images.
     """
     options = {key: value for key, value in shared.items() if not _is_network_key(key)}
     options |= {"recipe": "finetune", "init": place}
@@ -268,24 +272,25 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
 
     Args:
         given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
-        images: Images if they have been counted before, else None.
+        images: Images of the study, or None to count them.
 
     Raises:
         UserError: An option is wrong, or there are too few images.
     """
     objective, init = given.get("objective", OBJECTIVE), given.get("init", "")
     place = given.get(RELEASED)
-    shared, of_pretraining = sort_options(given)
+    shared, pretraining_only = sort_options(given)
     images = images or find_images(shared)
     shared = shared | images.options
     start = {"init": init} if init else {}
-    pretraining = {"recipe": objective} | shared | of_pretraining | start
+    pretraining = {"recipe": objective} | shared | pretraining_only | start
     recipe = resolve_options(pretraining, NAME)
     model = {} if init else _model_options(recipe, shared)
-    supervised = cost({"recipe": "supervised"} | shared | model | start, NAME)
+    supervised_cost = cost({"recipe": "supervised"} | shared | model | start, NAME)
     # steps of supervised training that cost as much as one step of pre-training
-    supervised_ratio = cost(pretraining, NAME).exaflop_per_step / supervised.exaflop_per_step
+    supervised_ratio = cost(pretraining, NAME).exaflop_per_step / supervised_cost.exaflop_per_step
     batch = resolve_options({"recipe": "finetune"} | shared, NAME).optim.batch
+    released = _find_released(place, shared, recipe.data.size) if place else None
     return StudySetup(
         objective=objective,
         init=init,
@@ -301,12 +306,12 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
         fine_ratio=FINE * recipe.optim.batch / batch,
         batch=batch,
         command_options=given,
-        released=_find_released(place, shared, recipe.data.size) if place else None,
+        released=released,
     )
 
 
 def _model_options(recipe: Recipe, shared: Values) -> Values:
-    """Return the options that give a run from untrained weights the network of a recipe.
+    """Return the options with which a run from untrained weights gets the network of a recipe.
 
     These are the network's name, such as `model=vit_p8`, or all sizes of the network if the recipe
     has changed a size, for example the depth.
@@ -335,8 +340,7 @@ def find_images(shared: Values) -> StudyImages:
 
     Existing splits with labels are used unchanged. Otherwise a share of the training images is held
     out before any share of the labels is drawn. If some images have no label, only labelled images
-    are held out, because an unlabelled image could not help to choose settings and would be lost to
-    pre-training.
+    are held out: settings cannot be chosen on unlabelled images, which pre-training can use.
 
     Args:
         shared: Options of every run.
@@ -366,13 +370,13 @@ def find_images(shared: Values) -> StudyImages:
     user_share = data.validation if isinstance(data.validation, float) else 0.0
     shares = (user_share, *HELD_OUT) if user_share else HELD_OUT
     source = "train" if _count_labelled(labels.train) == len(labels.train) else "labelled"
-    for share in () if is_enough else shares:
+    for share in shares:
+        if is_enough:
+            break
         data = data.model_copy(update={"validation": share, "validation_from": source})
         options |= {"data.validation": share, "data.validation_from": source}
         labels = split_labels(data)
         is_enough = _count_labelled(labels.validation) >= FEW_IMAGES
-        if is_enough:
-            break
     if not is_enough:
         available = _count_labelled(labels.train) + _count_labelled(labels.validation)
         raise UserError(
