@@ -256,8 +256,8 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
 def rows_of_run(declared: Sequence[Row], measured: Iterable[MetricKey]) -> list[Row]:
     """Return the descriptions (rows) of a run's metrics and baselines.
 
-    The rows are those of the run's plugin and those of the package. With rows of the package,
-    `use_plugin_rows` notices a name that means different things in runs with and without a plugin.
+    These are the rows that the run's plugin declares and the rows of the package. The rows of the
+    package are included so that `use_plugin_rows` finds a name that a plugin gives another meaning.
 
     Args:
         declared: Rows that the run's plugin declares.

@@ -150,7 +150,7 @@ def is_frozen_metric(key: MetricKey) -> bool:
 
 
 def in_order(keys: Iterable[MetricKey]) -> list[MetricKey]:
-    """Select the metrics that lists of runs show, and sort them in the order of `main_metrics`."""
+    """Return the metrics to show in lists of runs, sorted in the order of `main_metrics`."""
     order = main_metrics()
 
     def position(key: MetricKey) -> tuple[int, float, str]:

@@ -368,9 +368,7 @@ class FeatureFolder:
             print(f"warning: an image is left out: {text_line(name)}", flush=True)
         total = images + len(unreadable)
         check_unreadable(len(unreadable), total, self.recipe.data, unreadable)
-        print(
-            f"finished    {self.folder} has features of {images:,} of {total:,} images", flush=True
-        )
+        print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)
 
     def _read_summaries(self) -> tuple[int, list[str]]:
         """Return the number of images in all shards, and the names of unreadable images."""

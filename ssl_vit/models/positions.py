@@ -73,7 +73,7 @@ def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
 def rotary_angles(rope: Any, grid: tuple[int, int]) -> Tensor:
     """Return the sines, then the cosines, of each patch's rotary angles, (N, 2d).
 
-    They are equal to those of the same timm network built for images with this grid.
+    A timm network that is built for images of this grid size has the same angles.
 
     Args:
         rope: Rotary positions of a timm network: RotaryEmbeddingDinoV3, which has a method for

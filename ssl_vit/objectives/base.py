@@ -285,9 +285,9 @@ class Objective(RequiresMethods):
         """Return class scores (B, C), for an objective that learns labels.
 
         Raises:
-            TypeError: The objective does not learn labels.
+            TypeError: The objective is not trained on labels.
         """
-        raise TypeError(f"{type(self).__name__} does not learn labels")
+        raise TypeError(f"{type(self).__name__} is not trained on labels")
 
     # In the export
 

@@ -86,9 +86,10 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
     """
     # Patch p of an image draws its order, kind and source with the counters 3 p, 3 p + 1, 3 p + 2
     draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
-    is_not_mask_BK = draw_BK >= round(mask * 2**24)
-    is_keep_BK = draw_BK >= round((mask + random) * 2**24)
-    return is_not_mask_BK.long() + is_keep_BK.long()  # MASK is 0, RANDOM 1 and KEEP 2
+    is_masked_BK = draw_BK < round(mask * 2**24)
+    is_kept_BK = draw_BK >= round((mask + random) * 2**24)
+    kind_BK = torch.full_like(corrupted_BK, RANDOM)
+    return kind_BK.masked_fill(is_kept_BK, KEEP).masked_fill(is_masked_BK, MASK)
 
 
 def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) -> Tensor:

@@ -103,6 +103,8 @@ class BaselineComparison(NamedTuple):
         label: Name of the baseline for readers.
         substitute: Replacement of the encoder, a key of SUBSTITUTES such as UNTRAINED. Empty if the
             baseline replaces no encoder.
+        column: Column of the baseline in a table: a key of COLUMNS, or the label if COLUMNS lacks
+            the baseline. COMMONEST if the baseline always names the commonest class.
         value: Value of the baseline.
         difference: Paired difference, the reading minus the baseline. None if it was not measured.
         better: Whether the model is better than the baseline, in words.
@@ -110,14 +112,10 @@ class BaselineComparison(NamedTuple):
 
     label: str
     substitute: str
+    column: str
     value: float
     difference: Difference | None
     better: str
-
-    @property
-    def is_commonest_class(self) -> bool:
-        """Return whether the baseline always names the commonest class."""
-        return self.label.endswith(COMMONEST_CLASS)
 
 
 def read_metrics(
@@ -165,10 +163,12 @@ def read_metrics(
         if math.isfinite(reading.value):
             label = f"{key.part} {baseline.called}".lstrip()
             substitute = key.subject if key.subject in SUBSTITUTES else ""
+            is_commonest_class = label.endswith(COMMONEST_CLASS)
+            column = COMMONEST if is_commonest_class else substitute or label
             difference = entries[metric].differences.get(key.subject)
             better = _judge_against_baseline(reading, entry.value, difference)
             reading.comparisons.append(
-                BaselineComparison(label, substitute, entry.value, difference, better)
+                BaselineComparison(label, substitute, column, entry.value, difference, better)
             )
     return list(readings.values())
 
@@ -280,7 +280,7 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
         page: Whether values have the digits of a page, which are more than on the terminal.
     """
     baselines_per_reading = [
-        {_column_of(baseline): baseline for baseline in reading.comparisons} for reading in readings
+        {baseline.column: baseline for baseline in reading.comparisons} for reading in readings
     ]
     measured = {column for baselines in baselines_per_reading for column in baselines}
     columns = [column for column in COLUMNS if column in measured]
@@ -301,13 +301,6 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
                 row.append(_difference_text(reading, baseline, page) if baseline else "")
         rows.append(row)
     return Table(head, rows)
-
-
-def _column_of(baseline: BaselineComparison) -> str:
-    """Return a baseline's key in COLUMNS, or the label of a baseline that COLUMNS lacks."""
-    if baseline.is_commonest_class:
-        return COMMONEST
-    return baseline.substitute or baseline.label
 
 
 def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
@@ -431,6 +424,6 @@ def is_no_better(reading: MetricReading) -> bool:
     In this case, the comparison with the commonest class is OPEN (not known) or LOST.
     """
     return any(
-        baseline.is_commonest_class and baseline.better in (OPEN, LOST)
+        baseline.column == COMMONEST and baseline.better in (OPEN, LOST)
         for baseline in reading.comparisons
     )

@@ -5,7 +5,7 @@ torch.
 import math
 from collections.abc import Sequence
 
-from ..measurements import PIXELS, UNTRAINED
+from ..measurements import COMMONEST, PIXELS, UNTRAINED
 from ..metrics import TESTED, measure_rank, metric_label
 from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
@@ -92,7 +92,7 @@ def _with_difference(reading: MetricReading) -> str:
     """
     for baseline in reading.comparisons:
         difference = baseline.difference
-        if baseline.is_commonest_class and difference:
+        if baseline.column == COMMONEST and difference:
             return (
                 f"{reading.row.words}: difference {100 * difference.mean:+.1f} points, 95% CI"
                 f" {100 * difference.low:+.1f} to {100 * difference.high:+.1f}"

@@ -300,7 +300,7 @@ def _option_words(options: Any, positional: str) -> list[str]:
     if not isinstance(options, str):
         if isinstance(options, Keys):
             raise UserError(
-                "a Recipe: this function takes options and not a whole Recipe. Write"
+                "recipe=: expected a name or a path, not a Recipe object. Write"
                 " recipe='runs/NAME/recipe.yaml'."
             )
         if not isinstance(options, Iterable):

@@ -157,7 +157,9 @@ def _describe(name: str, arguments: str) -> TimmDescription:
     }
     block, embed = net.blocks[0], net.patch_embed
     if "mlp" not in values:
-        raise ValueError(f"expected blocks of attention and an MLP, but {name} has other blocks")
+        raise ValueError(
+            f"each block must be an attention layer and an MLP, but {name} has other blocks"
+        )
     side, width = embed.patch_size
     if side != width:
         raise ValueError(f"expected square patches, not patches of {side} x {width} pixels")

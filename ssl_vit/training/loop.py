@@ -260,7 +260,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> list[Batch]:
-    """Set `loss_denominator`, the divisor of the supervised loss, in the batches of a step.
+    """Return the batches of a step with `loss_denominator`, the divisor of the supervised loss.
 
     The denominator is the number of labelled images in the global batch, divided by the number of
     micro-batches on all processes. All labelled images thus have the same weight, although some

@@ -117,7 +117,7 @@ def share_of_lr(optim: Optim, step: int) -> float:
             progress = float(step - optim.decay_from) / float(max(1, steps - optim.decay_from))
             return max(0.0, 1.0 - math.sqrt(progress)) if step < steps else 0.0
         case "linear":
-            # Use half of optim.lr if that is less, so that the learning rate never rises
+            # Use half of optim.lr if that is less, so that a small learning rate falls, too
             last_lr = min(LINEAR_END, optim.lr / 2)
             if step > steps:
                 return last_lr / optim.lr

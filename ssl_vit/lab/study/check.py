@@ -143,8 +143,8 @@ def _check_trunk(task: Task, trunk: Task, resolved: Recipes) -> None:
     place, step = place_text(task.run, task.at), recipe.trunk.step
     if task.seed != trunk.seed:
         raise UserError(
-            f"{place}: resume={recipe.resume}: run {trunk.run} has no seed {task.seed}. Give both"
-            " runs the same seeds."
+            f"{place}: resume={recipe.resume}: run {trunk.run} has no seed {task.seed}. Give run"
+            f" {task.run} and run {trunk.run} the same seeds."
         )
     try:
         check_trunk(recipe, trunk_recipe)

@@ -256,7 +256,9 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
             measurements = {entry.key: entry for entry in result.measurements}
             if key not in measurements:
                 measured_names = ", ".join(map(flat_name, measurements))
-                raise UserError(f"{where}: task {name} measured only {measured_names}")
+                raise UserError(
+                    f"{where}: task {name} did not measure {measure}, only {measured_names}"
+                )
             split = measurements[key].split
             if split != "validation":
                 raise UserError(

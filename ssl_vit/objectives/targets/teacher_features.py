@@ -66,9 +66,9 @@ class TeacherFeatures(Regression):
     def guesses(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the mean of the teacher's features over the neighbours of each patch.
+        """Return the baseline `neighbors_error`: guess the mean of the neighbours' features.
 
-        If the teacher has collapsed, this mean is close to the ground truth.
+        If the teacher has collapsed, this guess is close to the ground truth.
         """
         near_BNN = neighbors(image_B3HW, self.teacher.encoder.patch_size, corrupted_BN)
         return {"neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
