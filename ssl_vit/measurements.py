@@ -107,7 +107,12 @@ def flat_name(key: MetricKey) -> str:
 def read_flat_name(name: str) -> MetricKey:
     """Parse a flat name into a key. `flat_name` turns the key back into the name.
 
-    The registered name of a baseline gives the key of this baseline.
+    Examples:
+        fresh_probe_knn -> MetricKey("knn", "untrained", is_probe=True)
+        validation/mpp/loss_masked -> MetricKey("loss", part="mpp", patches="masked",
+            is_held_out=True)
+        mpp/entropy -> MetricKey("loss", "entropy", part="mpp", patches="masked"), because entropy
+            is the registered name of a baseline of loss_masked
     """
     is_probe = name.startswith(_PROBE)
     is_held_out = is_probe or name.startswith(_HELD_OUT)

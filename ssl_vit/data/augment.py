@@ -232,7 +232,7 @@ def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[f
     """
     is_blurred_B, sigma_B = _draw_blurs(key_B, chance, sigma)
     for i in np.flatnonzero(is_blurred_B):
-        # the kernel ends at three standard deviations, but must be smaller than the image
+        # the kernel ends at three standard deviations, or before its radius reaches the image side
         radius = min(image_BCHW.shape[-1] - 1, math.ceil(3 * sigma_B[i]))
         side = 2 * radius + 1
         smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)

@@ -32,7 +32,7 @@ def signed(hashes: Iterable[int]) -> np.ndarray:
 
 
 def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
-    """Hash each row's image, int64 (B,), with at most READ_AT_ONCE images in memory."""
+    """Hash each row's image, int64 (B,). At most READ_AT_ONCE images are read at a time."""
     hashes = [NO_HASHES]
     for start in range(0, len(rows), READ_AT_ONCE):
         raw, _ = source.fetch(rows[start : start + READ_AT_ONCE])

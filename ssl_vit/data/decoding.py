@@ -152,7 +152,8 @@ def stored_bits(raw: bytes) -> int:
     if raw[4:8] == b"ftyp":  # AVIF
         settings_start = raw.find(AV1_SETTINGS)
         if settings_start > 0:
-            # the box begins with its name of four bytes; the third byte after the name holds flags
+            # AV1_SETTINGS is the name of a box. The third byte after the four bytes of the name
+            # holds flags
             flags = raw[settings_start + 6]
             if flags & AV1_HIGH_DEPTH:
                 return 12 if flags & AV1_12_BITS else 10

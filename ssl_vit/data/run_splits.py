@@ -90,7 +90,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     roles = _choose_roles(data, test, opened.splits)
     train_split = opened.splits[roles.train]
     _check_published_size(data, train_split)
-    # cut off the test share first, so that test images depend on no other option
+    # cut off the test share first: it then depends on neither data.validation nor data.share
     test_cut = cut_test(train_split, data)
     not_tested = train_split if test_cut is None else test_cut.kept
     if data.validation_from == "share":

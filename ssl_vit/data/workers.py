@@ -78,7 +78,7 @@ def _worker_error(pid: object, reason: str) -> UserError:
     Args:
         pid: The worker's process id.
         reason: How the worker ended, such as "ended with status 1" or a message of torch, which
-            also ends with the exit status.
+            often ends with the exit status, too.
     """
     if reason.endswith(f" {errno.EMFILE}"):  # status from `_exit_on_queue_error`
         return UserError(too_many_files())
@@ -223,7 +223,7 @@ def init_worker(number: int) -> None:
 
 
 def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
-    """Print an uncaught error of a worker, unless too many files are open.
+    """Print an error of a worker's thread, unless too many files are open.
 
     In that case, the exit status tells the training process.
     """

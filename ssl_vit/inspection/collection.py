@@ -401,8 +401,8 @@ def _predicted(subject: FigureInput) -> Arrays:
         raise UnavailableError(
             "this objective predicts patches. Use figures=reconstruction for its predictions"
         )
-    # An export has the weights of one encoder only. If this is the teacher, its weights were also
-    # loaded into the student, so the predictions are not those of the trained student
+    # An export holds the weights of a single encoder. An export of the teacher lacks the student's
+    # weights, so the student predicts here with the teacher's weights, which the note says
     is_teacher = subject.objective.exported is not subject.objective.encoder
     note = TEACHER_ALONE if is_teacher else ""
     return {**predictions(subject.objective, subject.shown), "drawn": np.array(note)}

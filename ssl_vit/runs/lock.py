@@ -62,7 +62,7 @@ def check_outside(name: str, folder: Path) -> None:
         UserError: The folder is inside a run's folder.
     """
     for above in folder.resolve().parents:
-        # `pages.run_record.is_run` requires fewer files, so lists of runs show more folders
+        # stricter than `pages.run_record.is_run`, which accepts a folder with fewer files
         if all((above / file).is_file() for file in ("recipe.yaml", "environment.json")):
             raise UserError(
                 f"name={name}: {folder} is inside {above}, the folder of another run. "

@@ -381,8 +381,8 @@ def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
             pooled features, or if its encoder comes from outside the study.
     """
     probe, origin = resolved[task.name].probe, _source_task(task, tasks)
-    # the probes that read the pooled feature, or what the objective's head computes from it. The
-    # hidden feature, a layer on top of a supervised run's encoder, is not pooled by `probe.pool`.
+    # Probes on "feature" or "head" use the pooled feature. The hidden feature of a supervised run
+    # is the output of a layer after the encoder, so `probe.pool` does not change it.
     pooling_probes = probe.measures_that_read("feature", "head")
     if task.tool != "evaluate" or probe.feature == "hidden" or not pooling_probes:
         return ""
