@@ -163,7 +163,7 @@ def read_metrics(
         if math.isfinite(reading.value):
             label = f"{key.part} {baseline.called}".lstrip()
             substitute = key.subject if key.subject in SUBSTITUTES else ""
-            is_commonest_class = label.endswith(COMMONEST_CLASS)
+            is_commonest_class = baseline.called.endswith(COMMONEST_CLASS)
             column = COMMONEST if is_commonest_class else substitute or label
             difference = entries[metric].differences.get(key.subject)
             better = _judge_against_baseline(reading, entry.value, difference)

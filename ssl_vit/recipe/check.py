@@ -133,7 +133,7 @@ def _channels(r: Recipe) -> None:
     for key in ("data.mean", "data.std"):
         has_wrong_length = len(r.value(key)) != data.channels
         # The default has 3 numbers. For other numbers of channels, it is replaced by measured
-        # values, so only a list that the user or the recipe file gave can be wrong.
+        # values, so only a list other than the default can be wrong.
         text = (
             f"with data.channels={data.channels}, {key} must have one number for each channel."
             f" Give {data.channels} numbers, or leave out {key}=."
@@ -184,10 +184,10 @@ def _encoder(r: Recipe) -> None:
 def _class_token(r: Recipe) -> None:
     """Refuse pooling by class token if the encoder has no class token.
 
-    - An evaluation pools as `probe.pool` says. If `probe.pool` is null, the export of the encoder
-      decides, and random weights are pooled by class token.
+    - An evaluation pools as `probe.pool` says. If `probe.pool` is null, trained weights say how to
+      pool (`InitSource.pooling`), and random weights are pooled by class token.
     - In training, each trained objective decides, with an option such as `supervised.pool` or,
-      without this option, with `pool` in the declaration.
+      if the option is missing or null, with `pool` in the declaration.
 
     Raises:
         UserError: An evaluation or an objective reads the class token.

@@ -1,9 +1,9 @@
 """Declare objectives and targets, and look up declarations.
 
 An objective is a folder of ssl_vit/objectives/ whose `__init__.py` has a `DECLARATION`, or a plugin
-that calls `declare`. The package reads the declaration for everything except training: options and
-help, checks, pages, model cards, and which runs are compared. The network of an objective is
-imported only when it is built, so this module does not import torch.
+that calls `declare`. Options and help, checks, pages, model cards and the choice of runs to compare
+are based on the declaration. The network of an objective is imported only when it is built, so this
+module does not import torch.
 """
 
 import functools

@@ -398,7 +398,7 @@ def image_sides(config: Values) -> list[int]:
     """Return the size in pixels of the images that the position embeddings were made for.
 
     Returns:
-        One number for square images, or height and width. Empty if config.json has no size.
+        One number (the side of a square), or height and width. Empty if config.json has no size.
     """
     size = (config.get("model_args") or {}).get("img_size", config.get("image_size"))
     if size is None:

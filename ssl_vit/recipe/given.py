@@ -31,7 +31,7 @@ class Given:
     Attributes:
         values: {dotted key: value}, and the names of a recipe file (`recipe`) and of presets
             (`data`, `model`).
-        texts: {dotted key: text as typed}, for error messages. Empty for values from Python.
+        texts: {dotted key: text as typed}, for error messages. Only for values given as key=value.
         origin: COMMAND_LINE or PYTHON.
     """
 

@@ -167,8 +167,8 @@ class Data(Keys):
 def unmeasured(data: Data) -> list[str]:
     """Return which of "mean" and "std" must be measured on training images.
 
-    For 3 channels, the defaults are used. For another number of channels, a list with another
-    length is the default for 3 channels and must be replaced.
+    For 3 channels, both have defaults. For another number of channels, a list with another length
+    is the default for 3 channels and must be replaced.
     """
     if data.channels == 3:
         return []

@@ -9,8 +9,9 @@ Values are merged in layers of {dotted key: value}. Later layers take precedence
    data.cutmix
 5. all other values of the user
 
-Values from the initial weights (the model, the normalisation and, if a run made the weights, the
-images) take precedence over the recipe file, but not over the values of the user.
+Values from the initial weights (the model and the normalisation) take precedence over the recipe
+file, but not over the values of the user. If nobody chose images and a run made the weights, the
+images of that run replace the presets of the recipe file, but not the values in the file itself.
 """
 
 from dataclasses import dataclass, field

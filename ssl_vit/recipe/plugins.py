@@ -23,8 +23,9 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
     A plugin is code, and recipe files are shared with strangers. Therefore a plugin runs only if
     the command line names it.
 
-    A plugin that declares nothing probably lacks the call of declare(...). Without this check, the
-    error would be "unknown objective", which does not point to the file of the plugin.
+    A plugin that declares nothing is refused only if the command line also gives an objective or a
+    target. The call of declare(...) is then probably missing. Without this check, the error would
+    be "unknown objective", which does not point to the file of the plugin.
 
     Args:
         values: {dotted key: value} from the command line.
@@ -32,7 +33,7 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
         path: Path of the recipe file.
 
     Raises:
-        UserError: The command line does not name the plugin, or the plugin declares nothing.
+        UserError: The command line does not name the plugin, or no plugin declares anything.
     """
     has_declared = any(
         declaration.is_from_plugin(type(part)) for part in declaration.all_declared()

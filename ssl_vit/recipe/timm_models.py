@@ -16,7 +16,7 @@ from .names import PLAIN_NAME
 # Texts that arguments of timm may have: values of global_pool and pos_embed, and WORDS. Other texts
 # are refused, because they could name files that timm downloads.
 TEXTS = ("", "token", "avg", "max", "avgmax", "map", "prr", "learn", "none", *WORDS)
-# Arguments that do not affect the encoder, which has no classifier. They are ignored.
+# Arguments that are ignored, because this package, or a key of `optim` or `data`, sets them
 LEFT_OUT = {
     name
     for name, key in GIVEN.items()
@@ -53,8 +53,8 @@ def network(name: str, args: Mapping[str, Any]) -> Any:
             ignored.
 
     Raises:
-        ValueError: timm does not accept one of the arguments, or an argument is not in TEXTS and
-            might be the path of a file.
+        ValueError: timm does not accept one of the arguments, or an argument is neither a number
+            nor in TEXTS, and might be the path of a file.
     """
     used = {key: value for key, value in args.items() if value is not None and key not in LEFT_OUT}
     # as text, because the arguments of a cached function must be hashable

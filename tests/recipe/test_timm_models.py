@@ -209,7 +209,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "does not shift or scale at random",
     ),
     "pooled by attention": ("vit_base_patch16_siglip_224", {}, "global_pool=token or avg"),
-    "other blocks": ("vit_pwee_patch16_reg1_gap_256", {}, "expected blocks of attention and an"),
+    "other blocks": (
+        "vit_pwee_patch16_reg1_gap_256",
+        {},
+        "each block must be an attention layer and an",
+    ),
     "an unknown argument": ("vit_tiny_patch16_224", {"a": 3}, "unexpected keyword argument 'a'"),
     "another text": ("vit_tiny_patch16_224", {"act_layer": "mish"}, "model_args has act_layer=mis"),
     "an unknown name": ("vit_of_tomorrow", {}, "model.timm=vit_of_tomorrow: "),

@@ -83,7 +83,7 @@ class Record(BaseModel):
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return pydantic's validator for a type, which converts no value to another type."""
+    """Return pydantic's validator for a type, in strict mode."""
     # a record has its own config, and pydantic refuses a second one
     is_record = isinstance(kind, type) and issubclass(kind, BaseModel)
     config = None if is_record else {"strict": True}
