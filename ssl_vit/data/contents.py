@@ -43,8 +43,9 @@ def hashes_of(source: Source, rows: np.ndarray) -> np.ndarray:
 def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
     """Count the distinct images among M images, and the images whose copies differ in labels.
 
-    Copies are images with the same hash. The effective number of images is also computed: how many
-    distinct images would give equally precise results (`stats.effective_number`).
+    Copies are images with the same hash. With copies, an accuracy is less precise than with the
+    same number of distinct images. The effective number of images is how many distinct images would
+    give the same precision (`stats.effective_number`).
 
     Args:
         hashes_M: Hash of each image's contents, int64 (M,).
@@ -56,7 +57,7 @@ def count_copies(hashes_M: np.ndarray, label_M: np.ndarray) -> Copies | None:
     _, copies_C = np.unique(hashes_M, return_counts=True)  # for each of C distinct images
     if len(copies_C) == len(hashes_M):
         return None
-    # each distinct pair (hash, label) once: an image with several labels has several pairs
+    # each distinct pair (hash, label) once: an image whose copies have two labels gives two pairs
     hash_label_pairs = np.unique(np.column_stack([hashes_M, label_M]), axis=0)
     _, labels_C = np.unique(hash_label_pairs[:, 0], return_counts=True)
     return Copies(

@@ -67,8 +67,8 @@ def training_share(train: Source, data: Data) -> Source:
         return train.subset(first_permuted_rows(train, count, SHARE_KEY))
     if not _one_label(train):
         raise UserError(
-            f"data.share_seed={data.share_seed}: a share of each class needs a single label per"
-            " training image. Leave out data.share_seed=."
+            f"data.share_seed={data.share_seed}: this option draws a share of each class, which"
+            " needs exactly one label for each training image. Leave out data.share_seed=."
         )
     return train.subset(stratified_rows(train, rng.key(SHARE_KEY, data.share_seed))[:count])
 

@@ -98,7 +98,7 @@ def _begin_or_check_record(job: TrainingJob, metric: str, metrics: list[str]) ->
             f"checkpoint.best={metric}: until step {state.step:,} the run was trained without this "
             f"option, so the best weights were not kept. {RESUME_WITHOUT}"
         )
-    elif record | settings != record:  # the record has another metric or number of images
+    elif any(record[key] != value for key, value in settings.items()):
         raise UserError(
             f"checkpoint.best={metric}: so far the run has used checkpoint.best={record['metric']} "
             f"and eval.images={record['images']}. Use these values, or another name=."

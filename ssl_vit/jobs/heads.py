@@ -272,7 +272,7 @@ def measure_head(
         raise UserError(
             f"probe.measures=top1: the classifier of init={recipe.init} has {predictions.classes} "
             f"classes, and data={recipe.data.name} has labels up to {predictions.label.max()}. "
-            "Use images of these classes."
+            f"Use images with labels from 0 to {predictions.classes - 1}."
         )
     accuracies = classify.accuracies(predictions, predictions.classes, paired)
     if recipe.eval.real:

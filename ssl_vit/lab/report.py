@@ -437,8 +437,8 @@ def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     if measure is None:
         return
-    # All runs have the same test images and so the same value, which the mean returns. The mean is
-    # NaN if the value was not measured
+    # The accuracy is the same for all runs, because their test images are the same. The mean is
+    # this accuracy, or NaN if it was not measured, and then no arm is named
     constant_accuracy = _accuracies_of_commonest_class(results, verdict, measure).mean()
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
     names = [str(name) for name, mean in means.items() if mean <= constant_accuracy]
