@@ -158,7 +158,9 @@ class Metric:
 
     def __post_init__(self) -> None:
         if self.unit == LOSS and self.higher:
-            raise ValueError(f"{self.name}: lower losses are better. Set higher=False.")
+            raise ValueError(
+                f"{self.name}: with unit=LOSS, lower values are better. Set higher=False."
+            )
 
     @property
     def words(self) -> str:

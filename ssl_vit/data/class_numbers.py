@@ -124,8 +124,8 @@ def pair_classes(
     are_numbers = classifier_classes.are_numbers and image_classes.are_numbers
     if not (are_named or are_numbers):
         raise UserError(
-            f"{place}: the images have {image_classes} as classes, and init={init} has"
-            f" {classifier_classes}. Numbers cannot be matched with names."
+            f"{place}: the classes of the images are {image_classes}, and the classes of"
+            f" init={init} are {classifier_classes}. Numbers cannot be matched with names."
             f" {TO_NAMES if names else TO_NUMBERS}"
         )
     if not names:  # the name of an image's class is the number of the output
@@ -142,7 +142,7 @@ def pair_classes(
     unknown = [name for name in names_of_images if name not in output_of]
     if unknown:
         raise UserError(
-            f"probe.measures=top1: the head of init={init} does not know the test classes"
+            f"probe.measures=top1: the classifier of init={init} does not know the test classes"
             f" {list_names(unknown)}, {suggest(unknown[0], names)}"
         )
     output_C = np.full(max(name_of, default=-1) + 1, -1, np.int64)
@@ -216,8 +216,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         if low < -1 or high >= limit:
             raise UserError(
                 f"{data.location}: the {split} split has labels from {low} to {high}, but"
-                f" {limit} classes have the labels 0 to {limit - 1} (-1 means no label). Correct"
-                " the labels or data.classes=."
+                f" with {limit} classes the labels must be 0 to {limit - 1}, or -1 for no label."
+                " Correct the labels or data.classes=."
             )
     classes = data.classes or len(splits.train.classes)
     if classes:
@@ -226,7 +226,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     _, highest = sources[split].labels.lowest_and_highest
     if highest >= MOST_BY_HIGHEST:
         raise UserError(
-            f"data={data.name}: the {split} split has labels up to {highest}. Use numbers below"
+            f"data={data.name}: the {split} split has labels up to {highest}. Use labels below"
             f" {MOST_BY_HIGHEST:,}, or set the number of classes with data.classes=."
         )
     return highest + 1

@@ -496,9 +496,9 @@ def _check_series(series: Sequence[Any]) -> None:
     ]
     if further_images:
         raise ValueError(
-            f"this is a TIFF of {1 + len(further_images)} images of the shapes {series[0].shape}"
-            f" and {further_images[0].shape}. Use a file of a single image, with one channel per"
-            " page or several values per pixel"
+            f"this is a TIFF of {1 + len(further_images)} images (the first two have the shapes"
+            f" {series[0].shape} and {further_images[0].shape}). Use a file of"
+            " a single image, with one channel per page or several values per pixel"
         )
 
 

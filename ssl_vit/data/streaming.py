@@ -258,8 +258,9 @@ class Stream:
             label = -1
         elif self.classes is not None and not -1 <= label < self.classes:
             raise ValueError(
-                f"row {row} has label {label}, but {self.classes} classes have the labels 0 to"
-                f" {self.classes - 1}. Set data.classes="
+                f"row {row} has label {label}, but with {self.classes} classes the labels must be"
+                f" 0 to {self.classes - 1}, or -1 for no label. Correct the label, or set"
+                " data.classes="
             )
         image = values[self.image]  # bytes, {bytes, path}, or nothing for a row without an image
         if not image:

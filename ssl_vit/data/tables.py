@@ -105,8 +105,8 @@ class TableStore(Store):
         if len(missing) == len(images):
             raise UserError(
                 f"{where}: cannot read the files that column {self.column} names, such as"
-                f" {self._path_of(0)} ({missing[0].reason}). Use images in the table, or files"
-                " below data.path=."
+                f" {self._path_of(0)} ({missing[0].reason}). Store the images in the table, or"
+                " put the files below data.path=."
             )
 
     def _path_of(self, row: int) -> str | None:

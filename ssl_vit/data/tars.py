@@ -244,8 +244,8 @@ def _members(file: Path, column: str | None) -> Members:
                 raise ValueError(f"the tar is cut off or damaged at byte {tar.offset}")
     except (MemoryError, RecursionError, LookupError) as error:  # from damaged headers
         raise UserError(
-            f"data.path={file}: the tar is damaged ({type(error).__name__}), after"
-            f" {format_image_count(num_images)}. Copy the tar again, or remove the tar."
+            f"data.path={file}: the tar is damaged after {format_image_count(num_images)}"
+            f" ({type(error).__name__}). Copy the tar again, or remove the tar."
         ) from None
     except ValueError as error:
         raise UserError(

@@ -181,8 +181,8 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> list[M
     matches = [re.search(r"val_(\d{8})", source.name(int(row))) for row in predictions.index]
     if not all(matches):
         raise UserError(
-            f"eval.real={path}: the test images lack ImageNet's numbers. Use file names such as"
-            " ILSVRC2012_val_00000001.JPEG."
+            f"eval.real={path}: the names of the test images lack ImageNet's image numbers. Use"
+            " file names such as ILSVRC2012_val_00000001.JPEG."
         )
     # All names match here, so no image gets [], which only satisfies the type checker
     labels = [real_labels[int(match[1]) - 1] if match else [] for match in matches]

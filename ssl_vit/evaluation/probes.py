@@ -221,7 +221,7 @@ def sample_shots(
         too_small = int(np.argmax(images_C < shots))  # the first class with too few images
         if fewest:
             raise UserError(
-                f"probe.shots={shots}: class {class_name(too_small, names)} has"
+                f"probe.shots={shots}: class {class_name(too_small, names)} has only"
                 f" {format_image_count(images_C[too_small])} to learn from. Use"
                 f" probe.shots=[{fewest}], or probe.measures= without few_shot."
             )

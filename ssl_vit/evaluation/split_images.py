@@ -10,7 +10,7 @@ from ..data import run_splits
 from ..data.layout import NoTestSplitError
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import format_count
+from ..formatting import format_count, format_image_count
 from ..recipe.schema import (
     LARGE_SHARE,
     Recipe,
@@ -122,8 +122,8 @@ def check_held_out(recipe: Recipe, splits: run_splits.Splits, processes: int) ->
         )
     raise recipe.error(
         "data.validation",
-        f"the number of held-out images is {held_out}, and objective={recipe.objective} needs at"
-        f" least {needed} on {format_count(processes, 'processes')}."
+        f"the run holds out {format_image_count(held_out)}, and objective={recipe.objective} needs"
+        f" at least {needed} on {format_count(processes, 'processes')}."
         f" {_suggest_more_held_out(recipe, needed)}",
     )
 

@@ -141,7 +141,7 @@ def _read_state(source: Path, name: str, place: str, steps: int) -> dict[str, An
         records.check(state, UploadedState)
         if not 0 <= state["step"] <= steps:
             raise ValueError(
-                f"the checkpoint is of step {state['step']}, but optim.steps={steps} is the last"
+                f"step {state['step']} of the checkpoint is not between 0 and optim.steps={steps}"
             )
     except Exception as error:  # a file written by others may cause any error
         raise UserError(

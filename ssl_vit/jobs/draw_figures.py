@@ -260,8 +260,8 @@ def _read_entries(
     if folder.run is None and differing:
         names = ", ".join(sorted(difference.name for difference in differing))
         raise UserError(
-            f"init={named_encoder.source.place}: {folder.path} holds figures of other weights, "
-            f"with a different {names}. Use another name=."
+            f"init={named_encoder.source.place}: {folder.path} holds figures of other weights "
+            f"(differences: {names}). Use another name=."
         )
     return record.figures
 

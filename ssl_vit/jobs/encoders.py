@@ -295,9 +295,9 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
         roles = {layout.role(split) for split in filled}
         if layout.role(name) == "validation" and "validation" not in roles:
             raise UserError(
-                f"split={name}: no split with images has this name, {suggest(name, filled)}. A run "
-                "may hold out a share of train instead, which split= cannot read. Leave out split= "
-                "to use all images."
+                f"split={name}: no split with images has this name, {suggest(name, filled)}. If a "
+                "run held out a share of train, split= cannot read only this share. Leave out "
+                "split= to use all images."
             )
         raise UserError(
             f"split={name}: no split with images has this name, {suggest(name, filled)}"

@@ -56,8 +56,8 @@ def load_classifier(
     if why_not_loaded:
         raise UserError(f"{option}: init={source.place}: {why_not_loaded}")
     raise UserError(
-        f"{option}: init={source.place}: no classifier was trained on labels. "
-        "Use a run that learned labels."
+        f"{option}: init={source.place}: these weights have no classifier trained on labels. "
+        "Use a run that was trained on labels."
     )
 
 

@@ -332,8 +332,8 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
         # same values in the recipe
         if recipe_network | source.network_values() != recipe_network:
             raise UserError(
-                f"{source.network_key}: the weights {source.option} belong to another network than "
-                f"{source.network_key} describes. Leave out {source.network_key}."
+                f"{source.network_key}: this description differs from the network of the weights "
+                f"{source.option}. Leave out {source.network_key}."
             )
         facts["before"] = upstream_cost(run.recipe)
         weights_hash = weights.load_weights(network, source)

@@ -236,8 +236,9 @@ def _train(job: TrainingJob, consensus: preemption.StopConsensus, watchdog: Watc
         content = state.save() | {"recipe": recipe_hash(job.recipe)}
         if job.trained_on.gather(accelerator) and accelerator.is_main_process:
             callbacks.note(
-                f"a run records its first {seen_images.LIMIT:,} different images, and this run has "
-                "trained on more. Evaluations cannot count the others as seen"
+                f"this run has trained on more than {seen_images.LIMIT:,} different images, and "
+                "only this many are recorded. Evaluations cannot recognise the others as seen in "
+                "training"
             )
         distributed.on_main(accelerator, lambda: _save(job, saver, content, callbacks))
 

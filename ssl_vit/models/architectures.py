@@ -162,7 +162,7 @@ def check_sizes(stored: Mapping[str, Any], model: Model) -> None:
         if recipe_value != network_value:
             raise UserError(
                 f"model.{key}={str(recipe_value).lower()}: in the network of {_named(model)}, {key}"
-                f" is {str(network_value).lower()}. Use the same value."
+                f" is {str(network_value).lower()}. Use the value of the network."
             )
 
 

@@ -181,7 +181,8 @@ class Convolutional(Backbone):
         """
         pixels_B3HW = self.pixels(images)
         if pixels_B3HW.ndim != 4 or pixels_B3HW.shape[1] != 3:
-            raise ValueError(f"the images have shape {tuple(pixels_B3HW.shape)}. Use (B, 3, H, W)")
+            shape = tuple(pixels_B3HW.shape)
+            raise ValueError(f"the images have shape {shape}. Use images of shape (B, 3, H, W).")
         return self.backbone(self.normalize(pixels_B3HW))
 
 
@@ -227,7 +228,8 @@ class Encoder(Backbone):
         height, width = (self.patch_size * side for side in self.grid)
         if shape[1:] != (self.channels, height, width):
             raise ValueError(
-                f"the images have shape {shape}. Use (B, {self.channels}, {height}, {width})"
+                f"the images have shape {shape}. Use images of shape"
+                f" (B, {self.channels}, {height}, {width})."
             )
         return self.patch_pixels(cut_patches(pixels_B3HW, self.patch_size))
 
@@ -309,8 +311,8 @@ class Encoder(Backbone):
         if not is_multiple or rows > self.grid[0] or columns > self.grid[1]:
             largest = self.patch_size * self.grid[0]
             raise ValueError(
-                f"the images have {height} x {width} pixels. Use at most {largest} x {largest}, and"
-                f" multiples of {self.patch_size}"
+                f"the images have {height} x {width} pixels. Use sides of at most {largest} pixels"
+                f" that are multiples of {self.patch_size}."
             )
         if (rows, columns) == self.grid:
             return self.tokens(pixels_B3HW)

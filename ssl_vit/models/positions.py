@@ -238,8 +238,8 @@ class Learned2d(Added):
             self.row_Rh.copy_(table_RCD[:, 0, half:])
         if not torch.allclose(self.table(), table_RCD.flatten(0, 1), atol=1e-5):
             raise ValueError(
-                "the position embeddings do not consist of one part for the column and one for the"
-                " row of a patch"
+                "the position embeddings cannot be split into a part for the column and a part for"
+                " the row"
             )
 
 

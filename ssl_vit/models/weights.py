@@ -465,12 +465,12 @@ def _check_names(option: str, loaded: Mapping[str, Tensor], model: Mapping[str, 
     for name, value in loaded.items():
         if not name.endswith(POSITIONS) and value.shape != model[name].shape:
             raise UserError(
-                f"{option}: {name} has shape {tuple(value.shape)} in the weights,"
+                f"{option}: {name} has shape {tuple(value.shape)} in the weights and"
                 f" {tuple(model[name].shape)} in the model. Use weights of the same network."
             )
         if model[name].is_floating_point() and not value.is_floating_point():
             kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(f"{option}: {name} is {kind}. Use floating-point weights.")
+            raise UserError(f"{option}: {name} has the type {kind}. Use floating-point weights.")
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:

@@ -415,9 +415,8 @@ def check_decoder(r: Recipe, group: str) -> None:
     key = f"{group}.width"
     width, heads = r.value(key), r.value(f"{group}.heads")
     r.refuse(key, f"must be a multiple of {group}.heads={heads}.", width % heads != 0)
-    r.refuse(
-        key, "must be a multiple of 4 for sines and cosines of row and column.", width % 4 != 0
-    )
+    text = "must be a multiple of 4, because the position embeddings are sines and cosines."
+    r.refuse(key, text, width % 4 != 0)
 
 
 def _probe(r: Recipe) -> None:

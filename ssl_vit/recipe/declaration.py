@@ -277,7 +277,8 @@ def declare(part: ObjectiveDeclaration | TargetDeclaration) -> None:
         raise UserError(f"{kind}={part.name}: this name is already taken. Choose another name.")
     for name in getattr(part, "shared", ()):  # a target has no such attribute
         if name not in SHARED:
-            raise UserError(f"objective={part.name}: shared={name}: {suggest(name, SHARED)}")
+            near = suggest(name, SHARED)
+            raise UserError(f"objective={part.name}: shared={name}: unknown name, {near}")
     if isinstance(part, ObjectiveDeclaration) and part.pool not in POOLS:
         raise UserError(f"objective={part.name}: pool={part.pool}: expected token or avg")
     _check_rows(part, f"{kind}={part.name}")

@@ -392,7 +392,7 @@ def _check_group(group: declaration.Group) -> None:
         )
     for name in group.kind.model_fields:
         if hasattr(Keys, name):
-            raise UserError(f"{group.name}.{name}: no key can have this name. Use another name.")
+            raise UserError(f"{group.name}.{name}: this name is reserved. Use another name.")
     try:
         # pydantic does not check defaults by itself, so validate the defaults like given values
         defaults = group.kind().model_dump(warnings=False)

@@ -436,11 +436,11 @@ def _check_saved(recipe: Recipe, trunk_recipe: Recipe) -> None:
         if keys:
             raise recipe.error(
                 "resume",
-                f"the run has no checkpoint of this step. Steps to use: {steps}. To keep this step,"
-                f" the run needed {keys}.",
+                f"the run has no checkpoint of this step. Steps with a checkpoint: {steps}. To keep"
+                f" this step, the run would have needed {keys}.",
             )
         raise recipe.error(
-            "resume", f"the run has no checkpoint of this step. Steps to use: {steps}."
+            "resume", f"the run has no checkpoint of this step. Steps with a checkpoint: {steps}."
         )
 
 

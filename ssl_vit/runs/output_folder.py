@@ -101,7 +101,9 @@ class OutputFolder(Generic[Content]):
         except (OSError, ValueError) as error:
             if self.run is not None:
                 return None
-            raise UserError(f"{path} is damaged ({error}). Use another name=.") from None
+            raise UserError(
+                f"name={self.path.name}: {path} is damaged ({error}). Use another name=."
+            ) from None
 
     def write(self, content: Content) -> None:
         """Write the record.
@@ -134,6 +136,7 @@ class OutputFolder(Generic[Content]):
                 del hashes[name]
             elif file_hash(path) != recorded[name]:
                 raise UserError(
-                    f"{path}: the file has changed. Remove the file, then repeat the command."
+                    f"{path}: the file has changed since ssl_vit wrote it. Remove the file, then"
+                    " repeat the command."
                 )
         return hashes

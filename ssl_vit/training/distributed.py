@@ -331,19 +331,19 @@ def _check_sharding(accelerator: Accelerator) -> None:
     if _requested("DEEPSPEED") and actual != "DEEPSPEED":
         raise UserError(
             f"distributed_type=DEEPSPEED: Accelerate set up {actual} on the device "
-            f"{accelerator.device.type} instead of DEEPSPEED. Use launch/zero2.yaml or "
-            "accelerate_config.yaml."
+            f"{accelerator.device.type} instead of DEEPSPEED. Use the configuration "
+            "launch/zero2.yaml or accelerate_config.yaml."
         )
     if _requested("FSDP") and actual != "FSDP":
         raise UserError(
             f"distributed_type=FSDP: Accelerate set up {actual} on the device "
-            f"{accelerator.device.type} instead of FSDP. Use GPUs, launch/zero2.yaml or "
-            "accelerate_config.yaml."
+            f"{accelerator.device.type} instead of FSDP. Use GPUs, or the configuration "
+            "launch/zero2.yaml or accelerate_config.yaml."
         )
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(
-            "fsdp_version=1: FSDP1 joins weights into flat tensors, so that checkpoints cannot have"
-            " the weights by name. Use fsdp_version=2 (launch/fsdp2.yaml)."
+            "fsdp_version=1: FSDP1 joins weights into flat tensors, and checkpoints need each"
+            " weight by its name. Use fsdp_version=2 (launch/fsdp2.yaml)."
         )
 
 

@@ -321,7 +321,7 @@ def build_strategy(
     if has_sharded_weights and settings.average is not None:
         raise UserError(
             f"optim.average={settings.average}: sharded weights cannot be averaged. "
-            "Use optim.average=null, DDP, ZeRO 1 or ZeRO 2."
+            "Use optim.average=null, or train with DDP, ZeRO 1 or ZeRO 2."
         )
     return strategy
 
@@ -340,7 +340,7 @@ def check_deepspeed(config: dict[str, Any]) -> None:
     """
     stage = config["zero_optimization"]["stage"]
     if stage not in (1, 2, 3):
-        raise UserError(f"zero_stage={stage}: nothing is sharded. Use 1, 2, 3 or DDP.")
+        raise UserError(f"zero_stage={stage}: nothing is sharded. Use stage 1, 2 or 3, or DDP.")
     for name in RECIPE_SECTIONS:
         if name in config and config[name].get("enabled", True) is True:
             raise UserError(

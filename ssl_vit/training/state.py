@@ -127,8 +127,8 @@ class State:
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
             processes = len(saved["stream"])
             raise UserError(
-                f"data.stream=true: the run was stopped on {processes} processes, not on "
-                f"{accelerator.num_processes}. Start {processes} processes."
+                f"data.stream=true: the run was stopped on {processes} processes and cannot "
+                f"continue on {accelerator.num_processes}. Use {processes} processes."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)

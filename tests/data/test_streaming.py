@@ -295,7 +295,7 @@ def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
     newest = checkpoint.list_checkpoints(tmp_path / "broken" / "checkpoints")[-1]
     saved = checkpoint.load(newest)
     checkpoint.save(newest.parent, 8, saved | {"stream": saved["stream"] * 2}, keep=2)
-    with pytest.raises(UserError, match=r"^data\.stream=true: .* Start 2 processes"):
+    with pytest.raises(UserError, match=r"^data\.stream=true: .* Use 2 processes"):
         run([*words, f"out={tmp_path}", "name=broken"])
     checkpoint.save(newest.parent, 8, saved, keep=2)
     assert_same_end(whole.folder, run([*words, f"out={tmp_path}", "name=broken"]).folder)

@@ -294,7 +294,7 @@ def test_beyond_the_limit_images_are_not_recorded_and_that_is_said(
     folder = run(altered(words, *SUPERVISED, "data.validation=0")).folder
     record = seen_images.read(folder)
     assert len(record.images) == len(record.labels) == 20 and not record.complete
-    assert (folder / "log.txt").read_text().count("Evaluations cannot count") == 1
+    assert (folder / "log.txt").read_text().count("Evaluations cannot recognise") == 1
     found = seen_of(fine_tune(folder, tmp_path, "data.test=0.5"))["run"]
     assert 0 < found.images["test"] < 15 and "after 20 images" in found.unknown
 

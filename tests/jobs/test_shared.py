@@ -152,7 +152,7 @@ import sys
 import numpy as np
 from pathlib import Path
 from ssl_vit.runs import shared
-file = shared.shared_file(Path(sys.argv[1]) / "task", {})
+file = shared.SharedFile(Path(sys.argv[1]))
 while True:
     file.write({"x": np.arange(2**18)})
 """
@@ -163,10 +163,10 @@ def test_a_kill_while_writing_leaves_no_half_a_file(study: Path) -> None:
     assert path is not None
     for number in range(3):
         path.unlink(missing_ok=True)
-        command = [sys.executable, "-c", WRITER, str(study)]
+        command = [sys.executable, "-c", WRITER, str(path)]
         writers = [subprocess.Popen(command) for _ in range(2)]
         while not path.exists():
-            pass
+            assert all(writer.poll() is None for writer in writers)
         for writer in writers:
             os.kill(writer.pid, signal.SIGKILL)
             writer.wait()

@@ -135,7 +135,7 @@ def test_names_of_images_are_swept_like_other_keys():
     [
         ((), {"sweep": {"optim.lr": [1e-3, 2e-3]}, "optim.lr": 5.0}, "for all runs"),
         (["sweep", "optim.lr=1,2"], {"optim.lr": 5.0}, "for all runs"),
-        (["sweep", "optim.lr=1,2"], {"sweep": {"optim.lr": [3, 4]}}, "swept twice"),
+        (["sweep", "optim.lr=1,2"], {"sweep": {"optim.lr": [3, 4]}}, "given twice"),
         ((), {"sweep": {"optim.lr": [1e-3, 1e-3, 2e-3]}}, "appears twice"),
         ((), {"sweep": {"data.group": ["null", None]}}, "appears twice"),
     ],

@@ -108,7 +108,7 @@ def test_distances_within_a_crop_stay_as_they_are(kind: str) -> None:
 def test_a_crop_of_more_patches_or_parts_of_some_is_refused(shape: tuple[int, int]) -> None:
     one = made("learned")
     rows, columns = (side * SIDE for side in shape)
-    with pytest.raises(ValueError, match="at most 16 x 16"):
+    with pytest.raises(ValueError, match="at most 16 pixels"):
         one.crop_tokens(torch.zeros(1, 3, rows, columns, dtype=torch.uint8))
     with pytest.raises(ValueError, match="multiples of 4"):
         one.crop_tokens(images(1, 3, 3)[:, :, 1:])

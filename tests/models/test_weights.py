@@ -215,7 +215,7 @@ def test_missing_unexpected_and_damaged_weights_are_named(tmp_path: Path) -> Non
     for changed, says in (
         ({k: v for k, v in state.items() if k != first}, f"lack {first}"),
         (state | {"blocks.0.norm3.weight": torch.ones(32)}, "lacks blocks.0.norm3.w"),
-        ({k: v.to(torch.int8) for k, v in state.items()}, "is int8"),
+        ({k: v.to(torch.int8) for k, v in state.items()}, "has the type int8"),
         (state | {first: torch.full((32,), torch.nan)}, f"{first} is not finite"),
         (state | {"pos_embed": torch.ones(1, 1 + 14, 32)}, "14 positions "),
     ):

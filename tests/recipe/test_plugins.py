@@ -415,7 +415,11 @@ NO_GROUP = "no group of keys can have this name"
 WRONG = [
     ('name = "turned"', 'name = ""', "Turned: the objective has no name"),
     ('name = "turned"', 'name = "mae"', "objective=mae: "),
-    ('title = "Which way up"', 'shared = ("view",)', "shared=view: did you mean views"),
+    (
+        'title = "Which way up"',
+        'shared = ("view",)',
+        "shared=view: unknown name, did you mean views",
+    ),
     ('title = "Which way up"', 'pool = "mean"', "objective=turned: pool=mean: expected token or"),
     ("declare(Turned())", "declare(Turned)", "declare(Turned): expected an instance"),
     ("declare(Turned())", "declare(Turned(", "SyntaxError: '(' was never closed (turned.py, line"),

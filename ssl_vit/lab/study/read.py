@@ -93,7 +93,7 @@ def _names(node: Any) -> tuple[str, ...]:
     names = tuple(option_text(item) for item in node or ())
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name} appears twice. Remove either copy.")
+            raise ValueError(f"{name} appears twice. Write it only once.")
     return names
 
 
@@ -132,7 +132,9 @@ def _tries(node: Any) -> dict[str, list[Any]]:
             raise ValueError(f"{key}: expected a list of values, not {_shown(values)}")
         # compared as text, because a value may be a list, and 1 and true are equal in Python
         if len({*map(option_text, values)}) < len(values):
-            raise ValueError(f"{key}: {_shown(values)}: a value appears twice. Remove a copy.")
+            raise ValueError(
+                f"{key}: {_shown(values)}: a value appears twice. Write each value only once."
+            )
     return {key: [_typed(key, value) for value in values] for key, values in tries.items()}
 
 
@@ -148,7 +150,7 @@ def _pairs(node: Any) -> tuple[tuple[str, str], ...]:
         if not colon or first == second:
             raise ValueError(f"{pair}: expected two different names, as in A:B")
         if (second, first) in pairs:
-            raise ValueError(f"{pair}: this pair repeats {second}:{first}. Remove one of the two.")
+            raise ValueError(f"{pair}: this pair repeats {second}:{first}. Keep only one of them.")
         pairs.append((first, second))
     return tuple(pairs)
 

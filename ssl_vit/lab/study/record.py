@@ -210,7 +210,7 @@ def read(folder: Path) -> StudyRecord:
         if task.name in names or not is_name(task.name) or not names.issuperset(task.needs):
             raise UserError(
                 f"{folder / FILE} is damaged: task {task.name} has an invalid or repeated name, or"
-                " precedes a needed task. Remove the file."
+                " comes before a task that it needs. Remove the file."
             )
         names.add(task.name)
     return recorded

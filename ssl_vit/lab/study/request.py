@@ -145,8 +145,8 @@ def _find_study(
     if content is not None:
         if options.name is None or options.recipe is not None:
             raise UserError(
-                "a study from a Python dictionary needs name= and no recipe=. Add name= or leave"
-                " out recipe=."
+                "a study given as a Python dictionary needs name= and takes no recipe=. Write"
+                " name=NAME, and leave recipe= out."
             )
         study, default_name = read.build(content, "the study"), options.name
     elif swept is not None:

@@ -136,7 +136,7 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
         if not is_list and not changes_experiment(key):
             pairs.append((key, value))
         elif key in values:
-            raise UserError(f"{key} is swept twice. Leave either list of values out.")
+            raise UserError(f"{key}: the values are given twice. Use a single list.")
         else:
             items = value if is_list else [value]
             values[key] = [(option_text(item), plain_value(key, item)) for item in items]
@@ -144,7 +144,7 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
     for key, named_values in values.items():
         text = f"{key}={','.join(name for name, _ in named_values)}"
         if len({name for name, _ in named_values}) < len(named_values):
-            raise UserError(f"{text}: a value appears twice. Remove either value.")
+            raise UserError(f"{text}: a value appears twice. Write each value once.")
         if key in others.keys:
             raise UserError(
                 f"{text}: you sweep this key and also set it for all runs. Leave"
@@ -234,8 +234,8 @@ def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
         name = re.sub(r"[^A-Za-z0-9_.%=,+-]", "_", text).strip("_.%=,+-") or "0"
         if name in names:
             raise UserError(
-                f"{key}={text}: two values have the same name {name} in folder names. Remove"
-                " either value."
+                f"{key}={text}: another value has the same name {name} in folder names. Leave out"
+                " one of the two values."
             )
         names[name] = {"pretrain": {key: value}}
     return names

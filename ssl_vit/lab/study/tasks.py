@@ -203,7 +203,7 @@ def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
                 if task.name in tasks:
                     raise UserError(
                         f"run {run}: {task.name}: two tasks would write into this folder. Rename"
-                        " one of the names of the axis, or change one of the tried values."
+                        " a name on an axis, or change a tried value."
                     )
                 tasks[task.name] = task
     for key in sorted(unused):
@@ -266,7 +266,7 @@ def _match_steps(base: Values, options: Values, place: str) -> Values:
     if abs(ratio - 1) > TOLERANCE:
         raise UserError(
             f"{place}: with {steps} steps, this run costs {ratio:.0%} of the exaFLOP of the same"
-            " run without this axis. Use more optim.steps= for a closer match."
+            " run without this axis. Use a larger optim.steps= for a closer match."
         )
     # the warm-up keeps its share of the steps
     warmup = min(steps - 1, round(cost_with_axis.warmup * steps / cost_with_axis.steps))
@@ -344,8 +344,8 @@ def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list
     ]
     if not matching:
         raise UserError(
-            f"{place_text(run, at)}: this run needs run {needed}, which the study does not make for"
-            f" these names. Check `only` of run {needed}."
+            f"{place_text(run, at)}: this run needs run {needed} with the same names on the axes,"
+            f" and the study has no such run. Check `only` of run {needed}."
         )
     return matching
 

@@ -98,9 +98,9 @@ class IjepaDeclaration(ObjectiveDeclaration):
         if remaining < visible_count(recipe):
             raise recipe.error(
                 "ijepa.blocks",
-                f"{options.blocks} target blocks of {target_count(recipe)} patches can hide all "
-                f"but {max(0, remaining)} of {recipe.patches} patches. The encoder must see "
-                f"{visible_count(recipe)} patches (ijepa.visible). Use fewer blocks or a smaller "
+                f"{options.blocks} target blocks of {target_count(recipe)} patches may leave only "
+                f"{max(0, remaining)} of {recipe.patches} patches for the encoder, which needs at "
+                f"least {visible_count(recipe)} (ijepa.visible). Use fewer blocks, or a smaller "
                 "ijepa.area or ijepa.visible.",
             )
         check_decoder(recipe, "ijepa")

@@ -380,9 +380,9 @@ def find_images(shared: Values) -> StudyImages:
     if not is_enough:
         available = _count_labelled(labels.train) + _count_labelled(labels.validation)
         raise UserError(
-            f"{NAME}: there are only {available} labelled images that are not test images, and"
-            f" {FEW_IMAGES} are needed just to choose settings. Label about"
-            f" {FEW_IMAGES / HELD_OUT[-1]:.0f} such images in all."
+            f"{NAME}: there are only {available} labelled images that are not test images, too few"
+            f" to hold out {FEW_IMAGES} for choosing settings. Label about"
+            f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images that are not test images."
         )
     guesses = labels.splits.guesses
     if user_share and data.validation != user_share:
