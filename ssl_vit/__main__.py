@@ -71,13 +71,18 @@ def usage(every: bool = False) -> str:
 
 
 def _columns(rows: dict[str, str]) -> list[str]:
-    """Format `{name: text}` as lines of two aligned columns."""
+    """Format `{name: text}` as lines of two aligned columns.
+
+    For example, `{"runs": "list", "pull": "get"}` gives "  runs  list" and "  pull  get".
+    """
     width = max(map(len, rows))
     return [f"  {name:<{width}}  {text}" for name, text in rows.items()]
 
 
 def _check_words(name: str, words: Sequence[str]) -> None:
     """Refuse arguments of a tool that are another tool's name or option.
+
+    For example, `pretrain top=3` is refused, because `top` is an option of `embed`.
 
     The arguments of `study` and `plan` are not checked, because the file of a study may define
     further options.
@@ -98,8 +103,8 @@ def _check_words(name: str, words: Sequence[str]) -> None:
         tools_with_key = [
             other for other, options in TOOLS.items() if key in (other, *options.options())
         ]
-        # Some tools take a value without a key: an existing path, or any argument without `=`.
-        # This value may be spelled like a tool or an option.
+        # Some tools (`positional`) take a value without a key. Such a value is an existing path or
+        # has no `=`, and may be spelled like a tool or an option.
         is_positional = tool.positional and (exists(word) or word == key)
         if key not in known_keys and tools_with_key and not is_positional:
             help_command = typed_command(tools_with_key[0], "--help")
@@ -124,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # At exit, Python would run the garbage collector over all objects several times, for a second,
     # although the system frees the memory anyway. gc.freeze hides the objects from the collector.
-    # The function that is registered first is called last.
+    # Register gc.freeze before all other functions, so that it is called after them.
     atexit.register(gc.freeze)
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"

@@ -34,7 +34,7 @@ class Callbacks:
         self.callbacks = list(callbacks)
 
     def notify(self, notify: Callable[[Callback], None]) -> None:
-        """Call a function with each callback."""
+        """Call a function with each callback. If a call fails, remove the callback."""
         for callback in list(self.callbacks):
             try:
                 notify(callback)

@@ -78,8 +78,8 @@ class LostError(UserError):
 def suggest(word: str, choices: Iterable[str]) -> str:
     """Return "did you mean NAME?" with the nearest known name, or "choices: NAME, NAME".
 
-    If there are more than MOST_CHOICES names, their folders are listed instead, such as paper/...
-    for paper/mpp_b16.
+    If there are more than MOST_CHOICES names, names in a folder are listed by the folder: paper/...
+    stands for paper/mpp_b16 and all other names in paper.
 
     Args:
         word: Name that the user typed.
@@ -101,8 +101,7 @@ def suggest(word: str, choices: Iterable[str]) -> str:
 def describe_shortage(error: BaseException, sizes: str = "") -> str:
     """Describe a shortage of memory or open files in one line, with a remedy.
 
-    Return "" for any other error. Only the error itself is examined, not the errors that caused
-    it.
+    Return "" for any other error. The errors that caused this error are not examined.
 
     Args:
         error: Any error.
@@ -139,7 +138,8 @@ def _says(error: BaseException, texts: Iterable[str]) -> bool:
 def one_line(error: BaseException) -> str:
     """Return an error as one line: "CLASS: MESSAGE", or only the message of a UserError.
 
-    The text of an error from a data worker is a whole traceback. Its last line is the message.
+    The text of an error from a data worker is a whole traceback. The message is then the last line
+    of the text. For any other error, the message is the first line.
     """
     text = str(error)
     lines = text.strip().splitlines() or [""]
@@ -157,8 +157,8 @@ def reason(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Make text safe for a terminal.
 
-    Control characters and lone surrogates (which stand for bytes that are not UTF-8) are escaped,
-    and the middle of a long text is left out.
+    Control characters are escaped. Lone surrogates, which stand for bytes that are not UTF-8, are
+    also escaped. The middle of a long text is left out.
     """
     # ascii() returns an escape such as \x1b in quotes, and [1:-1] removes the quotes
     escaped = "".join(
@@ -192,13 +192,13 @@ def report_errors(everywhere: bool = False) -> Iterator[None]:
     are raised unchanged. An interrupt exits with status 130.
 
     Args:
-        everywhere: Whether each rank prints its errors, except errors that another rank has
-            reported (ReportedError). By default, only rank 0 prints.
+        everywhere: Whether all ranks print errors. By default, only rank 0 prints. Ranks other than
+            0 never print a ReportedError, because the rank with the original error prints it.
     """
     try:
         yield
-        # Flush here, because on a full disk the flush may raise the first error. Python flushes
-        # only at exit, when this function can no longer report the error.
+        # Flush here, because on a full disk the flush may be the first call that fails. Without
+        # this line, Python would flush at exit, when this function can no longer report the error.
         sys.stdout.flush()
     except BrokenPipeError:
         _flush()

@@ -48,8 +48,8 @@ def text_line(text: Any) -> str:
 def figure_label(text: Any) -> str:
     """Escape text for a label in a matplotlib figure.
 
-    matplotlib reads text between dollar signs as a formula, and hides a label that starts with an
-    underscore.
+    matplotlib reads text between dollar signs as a formula, so dollar signs are escaped. matplotlib
+    hides a label that starts with an underscore, so a blank is put in front.
     """
     escaped = text_line(text).replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped
@@ -65,7 +65,7 @@ def escape_markdown(text: Any) -> str:
 def escape_opening(text: Any) -> str:
     """Escape text for Markdown, at the start of a paragraph, a list item or a heading."""
     escaped = escape_markdown(text)
-    # a number and a dot or bracket would begin a numbered list, so the dot or bracket is escaped
+    # "1. a" would begin a numbered list, so escape the dot or bracket after the number
     number = re.match(r"\d+(?=[.)](\s|$))", escaped)
     if number:
         return f"{number[0]}\\{escaped[number.end() :]}"
@@ -152,8 +152,9 @@ def tool_command(name: str) -> list[str]:
 def typed_command(tool: str, *words: Any) -> str:
     """Return the command line that starts a tool in this Python environment.
 
-    The command is `ssl-vit TOOL ...` if the shell finds this environment's `ssl-vit`, otherwise the
-    path of `ssl-vit`. If the package is not installed, the Python interpreter starts the tool.
+    If the shell finds this environment's `ssl-vit`, the command is `ssl-vit TOOL ...`. If the shell
+    does not find it, the command begins with the path of `ssl-vit`. If this environment has no
+    `ssl-vit`, the command begins with the path of the Python interpreter.
     """
     program = Path(sys.executable).with_name("ssl-vit")
     if not program.exists():
@@ -200,24 +201,35 @@ def format_value(value: Any) -> str:
     if not isinstance(value, float):
         return option_text(value)
     short = f"{value:g}"
-    # If :g rounds the value, print all digits, so that different values do not look the same
+    # :g prints 6 digits. If these are not enough, print all digits, so that different values do not
+    # look the same
     return short if float(short) == value else repr(value)
 
 
 def pixel_text(channels: int, pixel_range: tuple[int, int]) -> str:
-    """Describe the number of channels and the range of pixel values."""
+    """Describe the channels and the range of pixel values: "1 channel, 0 to 65,535"."""
     lowest, highest = pixel_range
     count = "1 channel" if channels == 1 else f"{channels} channels"
     return f"{count}, {lowest:,} to {highest:,}"
 
 
 def crop_text(mode: str, crop: float) -> str:
-    """Describe how an evaluation makes an image square (data.eval_mode=, data.eval_crop=)."""
+    """Describe how an evaluation makes an image square, such as "centre crop 0.875".
+
+    Args:
+        mode: Value of data.eval_mode.
+        crop: Value of data.eval_crop.
+    """
     return "squashed to a square" if mode == "squash" else f"centre crop {crop:g}"
 
 
 def feature_text(pool: str, layer: int | None) -> str:
-    """Describe the feature that a probe reads (probe.pool=, probe.layer=)."""
+    """Describe the feature that a probe reads, such as "class token, after block 6".
+
+    Args:
+        pool: How tokens are pooled (probe.pool), or another text to put in front.
+        layer: Number of the block that is read (probe.layer). None: the final norm is read.
+    """
     pooled = {"token": "class token", "avg": "mean of the patches"}.get(pool, pool)
     module = f"block {layer}" if layer else "the final norm"
     return f"{pooled}, after {module}"
@@ -264,7 +276,7 @@ def rounded_count(count: int) -> str:
     """Format a count with three digits: 19.3 thousand, 86.6 million."""
     sizes = {"billion": 1e9, "million": 1e6, "thousand": 1e3}
     for name, size in sizes.items():
-        # 0.9995: from this share of a unit, :.3g would print 1e+03 of the next smaller unit
+        # 999,500 would be printed as 1e+03 thousand, so use millions from 0.9995 million
         if count >= 0.9995 * size:
             return f"{count / size:.3g} {name}"
     return str(count)
@@ -301,8 +313,8 @@ def copies_text(copies: Any) -> str:
     The text is appended to a number of images. It is empty if all images are distinct.
 
     Args:
-        copies: Counts of distinct and relabelled images, a `Copies`. None if all images are
-            distinct.
+        copies: A `Copies`: the number of distinct images (`distinct`), and how many of these have
+            copies with several labels (`relabelled`). None if all images are distinct.
     """
     if copies is None:
         return ""
@@ -329,8 +341,8 @@ def few_images(
 ) -> list[str]:
     """Return warnings about few or grouped images, on which accuracies are uncertain.
 
-    Each split with fewer than FEW_IMAGES images gets a warning. Images in groups (`data.group`) get
-    a warning, because the images of a group may be alike.
+    Each split with fewer than FEW_IMAGES images gets a warning. If the images are in groups
+    (`data.group`), there is also a warning, because the images of a group may be alike.
 
     Args:
         measured_on: `{split: number of measured images}`, as in environment.json.

@@ -26,13 +26,19 @@ BUSY = (408, 409, 412, 429)
 
 
 def split_place(place: str) -> tuple[str, str | None]:
-    """Split hf-hub:USER/NAME@REVISION into USER/NAME and REVISION, or None without a revision."""
+    """Split hf-hub:USER/NAME@REVISION into USER/NAME and REVISION.
+
+    Without a revision, hf-hub:USER/NAME gives USER/NAME and None.
+    """
     repository, _, revision = place.removeprefix(SCHEME).partition("@")
     return repository, revision or None
 
 
 def is_pinned(place: str) -> bool:
-    """Return whether the revision in hf-hub:USER/NAME@REVISION is a commit, so cannot change."""
+    """Return whether the revision in hf-hub:USER/NAME@REVISION is a commit.
+
+    A commit never changes, unlike a branch or a missing revision.
+    """
     _, revision = split_place(place)
     return COMMIT.fullmatch(revision or "") is not None
 
@@ -97,7 +103,8 @@ def fetch(place: str, source: str, names: Collection[str]) -> Path:
 def _check(path: Path, listed: Any, source: str) -> None:
     """Check the hash of a downloaded file against the Hub's listing.
 
-    The listing has the SHA-256 of a large file (LFS), and git's blob hash of a small file.
+    For a large file (LFS), the listing has the SHA-256. For a small file, the listing has git's
+    blob hash, which is the SHA-1 of a header with the size, followed by the content.
 
     Args:
         path: The downloaded file.
@@ -123,8 +130,8 @@ def _check(path: Path, listed: Any, source: str) -> None:
 def repository_for_run(repository: str, name: str) -> str:
     """Return the repository for a run of a study: USER/STUDY-RUN.
 
-    Characters that the Hub does not allow are replaced. The end of a too long name is replaced by a
-    hash of the name.
+    Characters that the Hub does not allow become dashes: the run "mae 1" of USER/gap becomes
+    USER/gap-mae-1. If a name is too long, its end is replaced by a hash of the name.
 
     Args:
         repository: Repository of the study, USER/STUDY. An invalid name is returned unchanged.
@@ -261,6 +268,8 @@ def _root_error(error: BaseException) -> BaseException:
 
     huggingface_hub raises RuntimeError "Error while uploading ..." from the original error.
     """
+    # This package raises a UserError in place of the original error, with `from None`, so only the
+    # context is left. A RuntimeError has the original error as its cause
     inner = error.__context__ if isinstance(error, UserError) else error.__cause__
     if isinstance(error, RuntimeError | UserError) and inner is not None:
         return _root_error(inner)

@@ -67,6 +67,8 @@ class MetricKey(NamedTuple):
     @property
     def name(self) -> str:
         """Flat name without `validation/`, `probe/` and part: `loss` for `validation/mpp/loss`."""
+        # Probes in a column about held-out images are called probe/knn, and without probe/ knn. All
+        # other probes keep their name, such as probe_knn
         is_probe = self.is_probe and not self.is_held_out
         return flat_name(self._replace(part="", is_probe=is_probe, is_held_out=False))
 
@@ -185,7 +187,7 @@ class Metric:
         return self.in_per_cent or self.unit == LOSS
 
     def text(self, value: float, page: bool = False) -> str:
-        """Format a value for the terminal or for a page, where per cent have one more digit."""
+        """Format a value for the terminal or for a page: 81.2% or 81.23%, 0.5000 or 0.5."""
         if self.in_per_cent:
             return f"{value:.2%}" if page else f"{value:.1%}"
         return f"{value:.4g}" if page else f"{value:#.4g}".rstrip(".")
@@ -241,8 +243,8 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
 
     A row (`Metric` or `Baseline`) describes a metric or baseline, for example the label and the
     unit. The rows of plugins take precedence over the rows of this package. If two runs declare
-    different rows for a name, no row is used for this name, because the row of the first run would
-    be wrong for the second run.
+    different rows for a name, the name has no description, because the row of one run would be
+    wrong for the other run.
 
     Args:
         runs: For each run, the rows of its metrics and baselines (`rows_of_run`).
@@ -250,7 +252,8 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
     rows_by_name: dict[str, Row | None] = {}
     for rows in runs:
         for row in rows:
-            # map the name to None once two runs declare different rows
+            # A name is agreed on if it is new or has the same row as before. A name that is mapped
+            # to None stays None, because None differs from every row
             is_agreed = rows_by_name.get(row.name, row) == row
             rows_by_name[row.name] = row if is_agreed else None
     token = _plugin_rows.set(rows_by_name)
@@ -263,8 +266,9 @@ def use_plugin_rows(*runs: Iterable[Row]) -> Iterator[None]:
 def rows_of_run(declared: Sequence[Row], measured: Iterable[MetricKey]) -> list[Row]:
     """Return the descriptions (rows) of a run's metrics and baselines.
 
-    These are the rows that the run's plugin declares and the rows of the package. The rows of the
-    package are included so that `use_plugin_rows` finds a name that a plugin gives another meaning.
+    The result has the rows that the run's plugin declares, and the rows of the package for the
+    other keys. The rows of the package are included so that `use_plugin_rows` notices if the plugin
+    of another run declares a different row for the same name.
 
     Args:
         declared: Rows that the run's plugin declares.
@@ -294,9 +298,9 @@ def _declared_row(name: str) -> Row | None:
 def _find(key: MetricKey) -> Metric | None:
     """Return the description of a metric, or None if no registered name fits.
 
-    The registered name is the metric's name or a shorter name: `accuracy_masked` is described by
-    `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by `few_shot_*`. The returned description has
-    the full name, without the part of a joint objective.
+    The registered name may be shorter than the metric's name: `accuracy_masked` is described by
+    `accuracy`, `probe_knn` by `knn`, and `few_shot_7` by `few_shot_*`. The `name` of the returned
+    description is the metric's name, without the part of a joint objective.
     """
     name = key.name
     row = _declared_row(name)
@@ -333,7 +337,10 @@ def find_metric(key: MetricKey) -> Metric:
 
 
 def has_row(key: MetricKey) -> bool:
-    """Return whether a key is a metric with a registered description. False for baselines."""
+    """Return whether a key is a metric with a registered description.
+
+    For the key of a baseline, the result is False.
+    """
     return not key.subject and _find(key) is not None
 
 

@@ -135,16 +135,17 @@ def measure_rank(key: MetricKey) -> float:
         return len(MAIN)
     rank = MAIN.index(name)
     if key.shots.isdecimal():
-        # The more shots, the smaller the fraction. It is below 1, so rank + 1 stays free for the
-        # next metric.
+        # 5 shots add 1/6 and 10 shots add 1/11, so 10 shots come first. The fraction is below 1, so
+        # the next metric (rank + 1) comes later.
         return rank + 1 / (1 + int(key.shots))
     return rank
 
 
 def is_frozen_metric(key: MetricKey) -> bool:
-    """Return whether a metric is a probe of a frozen encoder, also during training.
+    """Return whether a metric is measured by a probe of a frozen encoder, such as `knn`.
 
-    Such metrics can be compared between objectives.
+    Probes during training (`probe_knn`) count, too. Such metrics can be compared between
+    objectives.
     """
     return _name_for_rank(key) in PROBES
 
@@ -160,9 +161,9 @@ def in_order(keys: Iterable[MetricKey]) -> list[MetricKey]:
 
 
 def has_direction(key: MetricKey) -> bool:
-    """Return whether it is known if higher or lower values are better.
+    """Return whether it is known which values of a metric are better, higher or lower.
 
-    This is known for losses and for metrics with a registered description.
+    The direction is known for losses and for metrics with a registered description.
     """
     return has_row(key) or (not key.subject and find_metric(key).unit == LOSS)
 
@@ -218,6 +219,7 @@ def compared_with(baseline: MetricKey, keys: Container[MetricKey]) -> MetricKey 
         keys: The measured metrics.
     """
     for metric in metrics_to_compare(baseline):
+        # First the metric of the same objective, then the metric of the sum of objectives
         for key in (metric, metric._replace(part="")):
             if key in keys:
                 masked = key._replace(patches=key.patches or MASKED)
@@ -228,7 +230,8 @@ def compared_with(baseline: MetricKey, keys: Container[MetricKey]) -> MetricKey 
 def metrics_to_compare(baseline: MetricKey) -> list[MetricKey]:
     """Return the metrics that a baseline can be compared with, whether measured or not.
 
-    In joint training, these are metrics of the same objective.
+    For example, `mpp/entropy` gives `mpp/loss_masked` and `mpp/loss`: in joint training, the
+    metrics are those of the same objective.
     """
     row = find_baseline(baseline)
     names = row.compared_with if row else ()
@@ -241,8 +244,9 @@ def format_metrics(
 ) -> str:
     """Format metrics with their values: "accuracy 81.2% (to beat 50.0%), loss 0.5000".
 
-    Metrics without a registered description, baselines and counts are left out. So are metrics that
-    `is_shown_otherwise` hides. A metric with a measured baseline is always shown.
+    A metric with a measured baseline is always shown. Of the other metrics, those without a
+    registered description are left out, and those that `is_shown_otherwise` hides. Baselines and
+    counts are left out, too.
 
     Args:
         values: `{metric: value}`.

@@ -15,7 +15,10 @@ SORTED = 64  # up to this many items are permuted by sorting their hashes
 
 
 def _shift(x: Any, n: int) -> Any:
-    """Shift int64 right by n bits. Zeros fill the upper bits, also for negative numbers."""
+    """Shift int64 right by n bits. Zeros fill the upper bits, also for negative numbers.
+
+    `>>` alone would fill the upper bits of a negative number with ones.
+    """
     return (x >> n) & ((1 << (64 - n)) - 1)
 
 
@@ -90,14 +93,18 @@ def uniform(key: Any, slot: Any) -> Any:
 
 
 def top_bits(value: Any, n: int) -> Any:
-    """Return the upper n bits of int64 numbers as non-negative numbers, for 0 < n < 64."""
+    """Return the upper n bits of int64 numbers, for 0 < n < 64.
+
+    The result is from 0 to 2^n - 1, also for negative numbers.
+    """
     return _shift(value, 64 - n)
 
 
 def integers(key: Any, slot: Any, n: Any) -> Any:
     """Return a uniform integer from 0 to n-1 for each (key, slot), for 0 < n < 2^31.
 
-    31 random bits are multiplied by n and shifted. The bias of the integers is below n / 2^31.
+    A random number of 31 bits, from 0 to 2^31 - 1, is multiplied by n and divided by 2^31. The bias
+    of the integers is below n / 2^31.
     """
     return (_shift(bits(key, slot), 33) * n) >> 31
 
@@ -109,13 +116,13 @@ def permute(position: Any, n: int, key: Any, rounds: int = 6) -> np.ndarray:
     are equally likely.
 
     More items are permuted by a balanced Feistel network over the next power of four. An item that
-    is not below n is put into the network again (cycle walking: Black and Rogaway, 2002). This
-    needs only memory for the requested positions.
+    is not below n is put into the network again (cycle walking: Black and Rogaway, 2002). The
+    network needs memory only for the requested positions, and not for the whole permutation.
 
-    The network has two weaknesses. For few items, it is biased (visibly below 20 items), so few
-    items are sorted instead. If n is a power of four, the network gives only even permutations (an
-    even number of swaps), half of all permutations. Nobody can notice this for more than SORTED
-    items.
+    The network has two weaknesses. For few items, some orders are more likely than others, visibly
+    below 20 items. Therefore few items are sorted instead. If n is a power of four, the network
+    gives only even permutations (an even number of swaps), which are half of all permutations.
+    Nobody can notice this for more than SORTED items.
 
     Args:
         position: Positions from 0 to n-1, an integer or integer array.

@@ -79,7 +79,7 @@ def t_half_width(n: int, family: int = 1) -> float:
 
     Args:
         n: Number of values, at least 2.
-        family: See `t_factor`.
+        family: Number of intervals that jointly cover their means with a probability of 95%.
     """
     return t_factor(n, family) / math.sqrt(n)
 
@@ -89,7 +89,7 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 
     Args:
         values: A value or a paired difference for each seed.
-        family: See `t_factor`.
+        family: Number of intervals that jointly cover their means with a probability of 95%.
     """
     n = len(values)
     mean = float(np.mean(values))
@@ -103,8 +103,9 @@ def summarize(values: Sequence[float], family: int = 1) -> SeedSummary:
 def effective_number(copies_C: np.ndarray) -> float:
     """Return the effective number of independent images in a split with copies of images.
 
-    With n_c copies of content c, this is (sum n_c)^2 / sum n_c^2 (Kish, 1965). Without copies, this
-    is the number of images.
+    With copies, an accuracy is less precise. The effective number is how many distinct images would
+    give the same precision. With n_c copies of content c, this is (sum n_c)^2 / sum n_c^2 (Kish,
+    1965). Without copies, this is the number of images.
 
     Args:
         copies_C: Number of copies of each content, shape (C,).
@@ -135,7 +136,7 @@ def paired_difference(
 
     The interval is Wald's interval with two added images: half an image for each of the four
     combinations of right and wrong of two encoders (Agresti and Min, 2005). Without added images,
-    encoders that differ on a few images would differ significantly.
+    the interval would exclude 0 too easily if the encoders differ on only a few images.
 
     Args:
         difference_M: Differences from -1 to 1, shape (M,). For two encoders on the same image: 1 if
@@ -159,9 +160,9 @@ def paired_difference(
 def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 0.0) -> Interval:
     """Widen an interval over test images, to cover also the random draws of few-shot images.
 
-    On each side of the mean, the distance to the end of the interval becomes sqrt(a^2 + b^2). Here,
-    a is the distance in the interval over images, and b is the half width of Student's t interval
-    over draws (Zou and Donner, 2008). If all draws agree, b is 0 and the interval stays the same.
+    Let a be the distance from the mean to an end of the interval over images, and b the half width
+    of Student's t interval over draws. The widened distance is sqrt(a^2 + b^2) on each side (Zou
+    and Donner, 2008). If all draws agree, b is 0 and the interval stays the same.
 
     Args:
         value_T: Accuracy, or difference of two accuracies, of each draw on all test images, shape
@@ -185,6 +186,7 @@ def widen_over_draws(value_T: Sequence[float], images: Interval, least: float = 
 def sum_copies(table_MK: np.ndarray, content_M: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Sum the rows of images with the same content.
 
+    For example, the rows 1, 0, 1 with the contents 7, 8, 7 give the sums 2, 0 and the copies 2, 1.
     If all contents are distinct, the table is returned unchanged.
 
     Args:
@@ -225,7 +227,8 @@ def resampled_difference(
         score: Function from sums over images (B, K) to scores (B,).
         resamples: Number of resamples.
         seed: Seed of the generator. The same numbers give the same interval.
-        content_M: See `sum_copies`. Copies of an image are resampled together.
+        content_M: Identifier of the content of each image. Images with the same content are
+            resampled together. None: all contents are distinct.
     """
     first_CK, _ = sum_copies(first_MK, content_M)
     second_CK, _ = sum_copies(second_MK, content_M)
@@ -268,13 +271,15 @@ class ImageErrors(NamedTuple):
 def image_errors(difference_SM: np.ndarray, content_M: np.ndarray | None = None) -> ImageErrors:
     """Estimate the standard error of a mean that is due to the random choice of images.
 
-    The variance over images that the seeds share is estimated by the covariance of two seeds over
-    the images, averaged over all pairs of seeds.
+    The squared error of a single seed is estimated by the variance over the images, averaged over
+    the seeds. The squared error that all seeds share is estimated by the covariance of two seeds
+    over the images, averaged over all pairs of seeds.
 
     Args:
         difference_SM: Values of each seed at each image, for example the paired difference of two
             arms, shape (S, M) with at least two seeds.
-        content_M: See `sum_copies`. Copies of an image count as a single draw.
+        content_M: Identifier of the content of each image. Images with the same content count as a
+            single draw. None: all contents are distinct.
     """
     seeds, images = difference_SM.shape
     sum_CS, copies_C = sum_copies(difference_SM.T, content_M)
@@ -308,8 +313,9 @@ def resampled_interval(
             correctly, else 0. For a paired comparison, the difference of two arms' tables.
         resamples: Number of resamples.
         seed: Seed of the generator. The same table gives the same interval.
-        family: See `t_factor`.
-        content_M: See `sum_copies`. Copies of an image are resampled together.
+        family: Number of intervals that jointly cover their means with a probability of 95%.
+        content_M: Identifier of the content of each image. Images with the same content are
+            resampled together. None: all contents are distinct.
 
     Returns:
         The interval, or None for one seed.
@@ -344,5 +350,5 @@ def resampled_interval(
 
 
 def _blocks(total: int, size: int) -> list[int]:
-    """Return the sizes of the blocks when a total is divided into blocks of at most `size`."""
+    """Divide a total into blocks of at most `size`: a total of 10 and size 4 give [4, 4, 2]."""
     return [min(size, total - start) for start in range(0, total, size)]

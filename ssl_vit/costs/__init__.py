@@ -70,8 +70,8 @@ def compute_network_cost(recipe: Recipe) -> NetworkCost:
     """Count the parameters and multiply-adds of a recipe's network.
 
     A network with more than 48 blocks is not built. Two networks of 4 and of 5 blocks are counted
-    instead, and the counts are extrapolated linearly. Results are cached, so that recipes with
-    equal networks and batches are counted once.
+    instead, and the counts are extrapolated linearly. Results are cached: recipes with equal
+    networks and batches are counted once.
     """
     key = _cache_key(recipe)
     if key not in _COSTS:
@@ -127,21 +127,22 @@ def _extrapolate(few: N, more: N, added_blocks: int) -> N:
         added_blocks: Blocks of the deeper network beyond the blocks counted in `few`.
 
     Returns:
-        The extrapolated count, or None if `few` is unknown.
+        The extrapolated count. For example, few=10, more=12 and added_blocks=3 give 16. None if
+        `few` is unknown.
     """
     if few is None or more is None:
-        return few  # if the cost is unknown for one depth, it is unknown for every depth
+        return few  # None, because a cost that is unknown for one depth is unknown for every depth
     cost_of_block = more - few
     return few + added_blocks * cost_of_block
 
 
 def _cache_key(recipe: Recipe) -> str:
-    """Return a cache key from all parts of the recipe that change the cost per image."""
+    """Return a key for the caches: JSON of all options that change the cost per image."""
     data = recipe.data
     groups = {name: options.model_dump() for name, options in recipe.groups.items()}
     images = (data.size, data.channels, data.range, data.classes)
     objective = (recipe.objective, recipe.plugin, recipe.target, recipe.optim.batch)
-    # dropout needs memory too: autograd stores its masks together with the activations
+    # Dropout needs memory, because autograd stores the masks of dropout with the activations
     drops = (recipe.optim.dropout, recipe.optim.drop_path)
     return json.dumps([objective, drops, images, recipe.model.model_dump(), groups])
 
@@ -172,7 +173,8 @@ def training_images(data: Data, images: int | None = None) -> int | None:
 
     If data.test is a share, the test images are held out first. Then the validation images are held
     out, and the share data.share of the remaining images is taken. With data.validation_from=share,
-    the share data.share is taken first, and the validation images are held out from this share.
+    these two steps are in the other order. The share data.share of the images that are not test
+    images is taken, and the validation images are held out from this share.
 
     Args:
         data: Data set, with data.test, data.validation and data.share.
@@ -234,10 +236,9 @@ def images_seen(recipe: Recipe, images: int | None = None) -> int | None:
 def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     """Return how many images an evaluation sends through the encoder.
 
-    Entries of probe.measures such as `knn` and `linear` read one feature of each image, and share a
-    single pass over all images. Measures such as `attentive` read all patch tokens, which are too
-    large to keep. So each of these measures makes its own pass, with at most probe.token_images
-    training images.
+    Entries of probe.measures such as `knn` and `linear` read one feature of each image. All of them
+    share a single pass over all images. Entries such as `attentive` read all tokens of an image.
+    Each of these measures makes a pass of its own, with at most probe.token_images training images.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -256,9 +257,9 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
 def activation_bytes(recipe: Recipe, fused: bool) -> int:
     """Return the bytes of activations per image that autograd keeps for the backward pass.
 
-    Activations are counted without torch.compile, which would keep fewer of them. For bfloat16
-    autocast, the float32 count is multiplied by the bytes that a transformer block keeps in
-    bfloat16 divided by its bytes in float32.
+    Activations are counted without torch.compile, which would keep fewer activations. For bfloat16
+    autocast, the float32 count is multiplied by a ratio: the bytes that a transformer block keeps
+    with autocast, divided by the bytes that the block keeps in float32.
 
     Args:
         recipe: Recipe of the run.
@@ -318,10 +319,10 @@ def memory_bytes(
 ) -> dict[str, int]:
     """Return the bytes that the tensors of one process need at most, by kind of tensor.
 
-    The sum is an upper bound because activations are freed while gradients are allocated. The
-    allocator, CUDA and DeepSpeed's buffers need additional memory. ZeRO-1 shards the moments over
-    the processes, ZeRO-2 also the gradients, and ZeRO-3 also the weights (Rajbhandari et al., 2020,
-    sections 3.1 and 5, where Adam's weights have 16 bits and the states include a float32 copy).
+    The sum is an upper bound for the tensors, because activations are freed while gradients are
+    allocated. The allocator, CUDA and DeepSpeed's buffers need additional memory. ZeRO-1 shards the
+    moments over the processes, ZeRO-2 also the gradients, and ZeRO-3 also the weights (Rajbhandari
+    et al., 2020, sections 3.1 and 5).
 
     Args:
         recipe: Recipe of the run.
@@ -344,7 +345,10 @@ def memory_bytes(
     uses_buckets = trains and zero == 0 and processes > 1
 
     def sharded(size: int, first_stage: int) -> int:
-        """Return the bytes in one process, if ZeRO shards the tensor from `first_stage` on."""
+        """Return the bytes in one process of a tensor that ZeRO shards from `first_stage` on.
+
+        For example, moments are sharded from stage 1 on. In stage 0, each process has all bytes.
+        """
         shards = processes if zero >= first_stage else 1
         return -(-size // shards)  # rounded up
 

@@ -51,7 +51,8 @@ def count_operations(recipe: Recipe) -> NetworkCost:
 def activation_bytes(recipe: Recipe, fused: bool) -> float:
     """Return the bytes that autograd stores per image in float32, without parameters.
 
-    If the objective needs the values of pixels, only the encoder is counted.
+    If the objective reads the values of pixels, which the meta device lacks, only the encoder is
+    counted.
 
     Args:
         recipe: Recipe of the run.
@@ -61,7 +62,8 @@ def activation_bytes(recipe: Recipe, fused: bool) -> float:
     for module in network.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused  # type: ignore[assignment]
-    # Bytes that do not depend on the number of images cancel in the difference of two batches
+    # The difference of two batches leaves only bytes that grow with the number of images. The
+    # larger batch has IMAGES more images
     smaller = _count_kept_bytes(network, recipe, IMAGES)
     larger = _count_kept_bytes(network, recipe, 2 * IMAGES)
     return (larger - smaller) / IMAGES
@@ -93,7 +95,10 @@ def _batch(recipe: Recipe, size: int) -> Batch:
     dtype = pixel_type(data)
 
     def empty_images(*num_views: int, side: int = data.size) -> Tensor:
-        """Return images (B, C, side, side), or with `num_views` (B, num_views, C, side, side)."""
+        """Return images (B, C, side, side), or with `num_views` (B, num_views, C, side, side).
+
+        The images have a shape and no pixel values.
+        """
         return torch.empty(size, *num_views, data.channels, side, side, dtype=dtype, device="meta")
 
     views = local = None
@@ -127,8 +132,8 @@ def _count_step(network: Objective, recipe: Recipe) -> tuple[float | None, float
 
     Returns:
         Multiply-adds of the forward pass, multiply-adds of the forward and backward pass, and "".
-        If the objective fails because it reads pixel values, which the meta device does not have:
-        None, None and the error message.
+        An objective that reads pixel values fails, because the meta device has no values. The
+        result is then None, None and the error message.
     """
     batch = _batch(recipe, recipe.optim.batch)
     try:
@@ -179,8 +184,8 @@ def _count_kept_bytes(network: Objective | Backbone, recipe: Recipe, size: int) 
 class _FusedAttentionMode(TorchFunctionMode):
     """Replace torch's fused attention, so that it stores the same tensors as on a GPU.
 
-    torch has no fused kernel for the meta device. There it computes attention step by step and
-    stores attention matrices.
+    torch has no fused kernel for the meta device. Without this class, torch would compute attention
+    step by step and store attention matrices.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

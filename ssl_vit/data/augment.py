@@ -47,9 +47,9 @@ def random_views(
     Each view is a training crop with random colours, blur and solarisation. Images that are not
     8-bit RGB are only cropped, flipped and blurred.
 
-    Transforms and order follow MoCo v3's main_moco.py (after BYOL, table 6). Only the flip comes
-    with the crop and not at the end. The pixels are the same, because the other transforms treat
-    left and right alike.
+    The transforms and their order follow MoCo v3's main_moco.py (after BYOL, table 6), except for
+    the flip. MoCo v3 flips at the end, and this function flips with the crop. The pixels are the
+    same, because the other transforms treat left and right alike.
 
     Args:
         images: Tensors (C, H, W), which may differ in size.
@@ -83,7 +83,8 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
     """
     smallest, largest = views.local_area
     all_views = []
-    # a view's number enters its random numbers; `random_views` has the numbers 0 and 1
+    # the random numbers depend on the number of the view. `random_views` uses the numbers 0 and 1,
+    # so local views are numbered from 2
     for view in range(VIEWS, VIEWS + views.local):
         view_key_B = view_keys(key_B, view)
         crops = transforms.train_transform(
@@ -138,6 +139,8 @@ def _draw_whether(key_B: np.ndarray, chance: float) -> np.ndarray:
 def _draw_color_changes(key_B: np.ndarray, views: ViewOptions) -> tuple[np.ndarray, np.ndarray]:
     """Draw the order and strengths of the colour changes, like torchvision's ColorJitter.
 
+    Each change is uniform from -L to L, where L is the largest change.
+
     Args:
         key_B: Keys of the views, int64.
         views: The largest change of brightness, contrast, saturation and hue.
@@ -169,7 +172,8 @@ def _jittered(image: Image.Image, order: tuple[int, ...], changes: list[float]) 
 
 # The next four functions give the same pixels as torchvision's adjust_brightness, adjust_contrast,
 # adjust_saturation and adjust_hue, but are faster on small images, where torchvision's dispatch and
-# Pillow's statistics take most of the time
+# Pillow's statistics take most of the time. `by` is a relative change from `_draw_color_changes`.
+# Image.blend(a, b, 1 + by) returns b + by * (b - a), which is b for by = 0
 
 
 def _brighter(image: Image.Image, by: float) -> Image.Image:
@@ -232,7 +236,8 @@ def _blurred(image_BCHW: Tensor, key_B: np.ndarray, chance: float, sigma: list[f
     """
     is_blurred_B, sigma_B = _draw_blurs(key_B, chance, sigma)
     for i in np.flatnonzero(is_blurred_B):
-        # the kernel ends at three standard deviations, or before its radius reaches the image side
+        # the radius of the kernel is three standard deviations. The radius must be smaller than the
+        # image side, because the image is padded by reflection
         radius = min(image_BCHW.shape[-1] - 1, math.ceil(3 * sigma_B[i]))
         side = 2 * radius + 1
         smooth = F.gaussian_blur(image_BCHW[i].float(), [side, side], [sigma_B[i].item()] * 2)

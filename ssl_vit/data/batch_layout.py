@@ -25,8 +25,9 @@ class BatchLayout(NamedTuple):
 
         Args:
             batch: Images in the global batch.
-            wanted: The device batch, or None to choose the largest divisor of a process's images.
-            limit: The largest device batch to choose.
+            wanted: The device batch. If None, the device batch is the largest number up to `limit`
+                that divides the images of a process.
+            limit: The largest device batch to choose. Not used if `wanted` is a number.
             rank: The rank of this process.
             processes: The number of processes.
 
@@ -52,8 +53,12 @@ class BatchLayout(NamedTuple):
 
     @property
     def accumulation_steps(self) -> int:
+        """Return the number of micro-batches of a process in a step."""
         return self.global_batch // (self.device_batch * self.processes)
 
     def chunk_index(self, micro_batch: int) -> int:
-        """Return the chunk of the global batch that is micro-batch `micro_batch` of this rank."""
+        """Return the number of the chunk that is micro-batch `micro_batch` of this process.
+
+        With 2 processes, the micro-batches 0, 1, 2 of process 1 are the chunks 1, 3, 5.
+        """
         return micro_batch * self.processes + self.rank

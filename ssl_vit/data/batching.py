@@ -35,11 +35,11 @@ class Batch(NamedTuple):
             `labels.pad_lists` returns them.
         index: int64 (B,), the sample's position in the split.
         key: int64 (B,), the sample's key in this epoch. Random numbers are derived from the key.
-        loss_denominator: float64 (), by which a micro-batch divides its summed loss: labelled
-            images of the global batch / number of micro-batches. With 6 labels in one micro-batch
-            and 2 in the other, both divide by 4. Gradients are averaged over micro-batches, so
-            dividing by 6 and by 2 would give the images of the second micro-batch more weight. None
-            outside of training.
+        loss_denominator: float64 (), the number by which the summed loss of a micro-batch is
+            divided: labelled images of the global batch / number of micro-batches. With 6 labelled
+            images in one micro-batch and 2 in the other, both sums are divided by 4. Gradients are
+            averaged over micro-batches. Dividing by 6 and by 2 would give an image of the second
+            micro-batch more weight than an image of the first. None outside of training.
         unreadable: Names of the images that could not be read. In training, the next readable image
             and its label replace an unreadable image. In evaluation, unreadable images are left
             out, so that no image is measured twice.
@@ -51,8 +51,8 @@ class Batch(NamedTuple):
         local: Smaller views uint8 (B, L, 3, S, S), with `views.local`, else None.
         mask: int32 (B, H, W), the class of each pixel, for images with masks (masks.py).
         content: int64 (B,), the hash of each image's contents (contents.py). For images mixed in
-            pairs, (B, 2) with the partner's hash second. This is no tensor, because sending one
-            more tensor from a worker takes 0.5 ms.
+            pairs, (B, 2) with the partner's hash second. The hashes are a numpy array, because
+            sending one more tensor from a worker takes 0.5 ms.
     """
 
     image: Tensor
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
 
 
 def is_labelled(label: Tensor) -> Tensor:
-    """Return which images have a label or a list of labels, which may be empty: bool (B,).
+    """Return which images are labelled, bool (B,). An image with an empty list is labelled.
 
     Args:
         label: One label for each image, int64 (B,), or lists of labels (B, L).
@@ -98,6 +98,8 @@ class Samples(NamedTuple):
 
 def samples_at(first: int, count: int, length: int, seed: int) -> Samples:
     """Return `count` consecutive samples of an endless sequence of shuffled epochs.
+
+    With 5 images, the positions 0 to 4 of the sequence are epoch 0, and 5 to 9 are epoch 1.
 
     Args:
         first: The position of the first sample in the sequence, from 0.
@@ -271,7 +273,8 @@ def check_unreadable(unreadable: int, seen: int, data: Data, names: Collection[s
     """Check that not too many images are unreadable.
 
     The limit is the share data.unreadable of the images. Fewer than 1,000 images count as 1,000, so
-    that a single unreadable image does not stop a small run. At least one image must be readable.
+    that a single unreadable image does not stop a small run: with data.unreadable=0.01, up to 10 of
+    100 images may be unreadable. At least one image must be readable.
 
     Args:
         unreadable: Number of unreadable images. An image counts each time a read fails.

@@ -4,7 +4,7 @@ The images give mean and std, unless the user sets them, and a proposed range fo
 Warnings tell of clipped values, of unused bits and pages, and of transparent images that are
 composed over white.
 
-Legend: C channels, V values of 16 bits.
+Legend: C channels, V possible values of 16 bits (0 to 65535).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -165,7 +165,8 @@ def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, i
         count_V: How often each value occurs.
         shares: The lower and the upper quantile, between 0 and 1.
     """
-    # for each value v, the share of values that are at most v
+    # for each value v, the share of values that are at most v. A quantile is the first v whose
+    # share is high enough
     cumulative_V = count_V.cumsum() / count_V.sum()
     low, high = (int(np.searchsorted(cumulative_V, share)) for share in shares)
     return low, high
@@ -185,7 +186,8 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
     low, high = _quantiles(count_V, USUAL)
     distance = high - low
     usual_values = seen_values[(seen_values >= low - distance) & (seen_values <= high + distance)]
-    # a range has two different ends, even if all values are the same
+    # a range has two different ends, even if all values are the same. If all are the highest value
+    # VALUES - 1, the range begins one below
     first = min(int(usual_values[0]), VALUES - 2)
     last = max(int(usual_values[-1]), first + 1)
     total = count_V.sum()
@@ -256,6 +258,11 @@ def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -
 
 
 def _read_properties(raw: bytes | np.ndarray) -> _FileProperties:
+    """Return the properties of an encoded image. An array has 8 bits, one page, no transparency.
+
+    Raises:
+        ValueError: The image cannot be read.
+    """
     if isinstance(raw, np.ndarray):
         return _FileProperties(8, 1, False)
     bits = decoding.call_decoder(decoding.stored_bits, raw)
@@ -274,7 +281,8 @@ def _warn_of_clipping(split: str, source: Source, data: Data, why_no_range: str)
             is not empty, 16-bit images need no data.range.
 
     Raises:
-        UserError: See `check`.
+        UserError: data.range clips more than 90% of the values. Or images have 16 bits, and neither
+            data.range nor `why_no_range` is set.
     """
     count_CV, bits_of, _ = _histogram(source, data.channels, CHECKED_IMAGES)
     if not bits_of:
@@ -299,7 +307,9 @@ def _warn_of_clipping(split: str, source: Source, data: Data, why_no_range: str)
         raise UserError(f"{warning}. Use a range that contains most values.")
     if clipped > WARNED:
         yield warning
+    # {8 or 16 bits: name of one image with these bits}
     image_with = {num_bits: name for name, num_bits in bits_of.items()}
+    # an 8-bit image is refused if the range goes beyond 255
     if len(image_with) > 1 and highest > BYTES[1]:
         yield (
             f"data.range=[{lowest},{highest}]: of {images}, some have 8 bits, such as"

@@ -1,7 +1,7 @@
 """Count the classes of a run's splits, and pair the classes of two lists.
 
-Classes with names are paired by their names, whole numbers by their value. A number is never paired
-with a name by its position.
+Classes with names are paired by their names, whole numbers by their value. A number and a name are
+never paired: class 0 is not the first of the names "cat" and "dog".
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,10 @@ class ClassList(NamedTuple):
 
     @property
     def are_numbers(self) -> bool:
-        """Return whether all classes are whole numbers: bare labels, or names such as "7"."""
+        """Return whether all classes are whole numbers: bare labels, or names such as "7".
+
+        Classes without names are bare labels.
+        """
         return all(map(WHOLE.fullmatch, self.names))
 
     def __str__(self) -> str:
@@ -82,10 +85,11 @@ def shared_names(lists: Mapping[str, ClassList], location: str) -> list[str]:
     lists = {
         split: classes for split, classes in lists.items() if classes.names or classes.highest >= 0
     }
-    name_lists = [classes.names for classes in lists.values()]
+    name_lists = [classes.names for classes in lists.values()]  # [] for bare numbers
     longest = max(name_lists, key=len, default=[])
     all_splits_have_names = all(name_lists)
     are_names_numbers = all(name == str(number) for number, name in enumerate(longest))
+    # a split of bare numbers agrees with names only if the names are "0", "1", ...
     if same_numbers(name_lists) and (all_splits_have_names or are_names_numbers):
         return list(longest)
     classes_of_splits = " ".join(
@@ -110,8 +114,9 @@ def pair_classes(
         outputs: The number of the classifier's outputs, for errors. 0 if unknown.
 
     Returns:
-        The output for each label 0 to C - 1, int64 (C,), or -1 for a class without images that the
-        classifier does not know. None if labels already are output numbers.
+        The number of the output for each label 0 to C - 1, int64 (C,). The number is -1 for a class
+        that the classifier does not know, if no image has this class. None if the classes of both
+        sides are the same, so that labels already are output numbers.
 
     Raises:
         UserError: Images have a class that the classifier does not know, or classes have names on
@@ -120,6 +125,8 @@ def pair_classes(
     if list(names) == images.classes:
         return None
     classifier_classes, image_classes = ClassList(names, outputs - 1), ClassList.of(images)
+    # classes can be matched in two cases: both sides have names, or both sides have numbers (bare
+    # numbers, or names such as "7")
     are_named = bool(names and images.classes)
     are_numbers = classifier_classes.are_numbers and image_classes.are_numbers
     if not (are_named or are_numbers):
@@ -128,13 +135,14 @@ def pair_classes(
             f" init={init} are {classifier_classes}. Numbers cannot be matched with names."
             f" {TO_NAMES if names else TO_NUMBERS}"
         )
-    if not names:  # the name of an image's class is the number of the output
+    if not names:  # the outputs are bare numbers, so the images' class "7" is output 7
         return np.array([int(name) for name in images.classes], np.int64)
     all_labels = np.unique(images.label_of(np.arange(len(images)))).tolist()
     labels = [label for label in all_labels if label >= 0]
+    # {label: name of the class}
     if are_named:
         name_of = dict(enumerate(images.classes))
-    else:  # the classifier may write a number differently, such as "07" for 7
+    else:  # labels are bare numbers. The classifier's name for label 7 may be "7" or "07"
         classifier_name_of = {int(name): name for name in names}
         name_of = {label: classifier_name_of.get(label, str(label)) for label in labels}
     output_of = {name: output for output, name in enumerate(names)}
@@ -154,7 +162,8 @@ def pair_classes(
 def renumber(label: np.ndarray, output_C: np.ndarray | None) -> np.ndarray:
     """Replace labels by the numbers of a trained classifier's outputs.
 
-    A classifier may number the same classes in another order than the images.
+    A classifier may number the same classes in another order than the images. For the outputs
+    [2, 0, 1], the labels [0, 1, -1] become [2, 0, -1].
 
     Args:
         label: Labels of images, integers of any shape. Values below 0 (no label) stay.
@@ -169,8 +178,8 @@ def renumber(label: np.ndarray, output_C: np.ndarray | None) -> np.ndarray:
 def num_classes(splits: Splits, data: Data, objective: str) -> int:
     """Return the number of classes, or 0 for an objective that uses no labels.
 
-    The number is also set in a stream, which has read only the first images so far, so that the
-    stream refuses higher labels of later images.
+    In a stream, only the first images have been read so far. The number of classes is also set in
+    the stream, so that the stream refuses a later image whose label is not below this number.
 
     Args:
         splits: The splits of the run.
@@ -178,7 +187,8 @@ def num_classes(splits: Splits, data: Data, objective: str) -> int:
         objective: The name of the objective.
 
     Raises:
-        UserError: See `count_classes`.
+        UserError: A split has no labels, a label is out of range, the splits have different
+            classes, or the highest label of unnamed classes is at least MOST_BY_HIGHEST.
     """
     if not declaration.objective(objective).labels:
         return 0
@@ -197,8 +207,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         objective: The name of the objective, for the error.
 
     Raises:
-        UserError: A split has no labels, a label is out of range, a number means different classes
-            in two splits, or the highest label of unnamed classes is at least MOST_BY_HIGHEST.
+        UserError: A split has no labels, a label is out of range, the splits have different classes
+            (`shared_names`), or the highest label of unnamed classes is at least MOST_BY_HIGHEST.
     """
     sources = {"train": splits.train, "validation": splits.validation}
     if splits.test:
@@ -222,6 +232,7 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
     classes = data.classes or len(splits.train.classes)
     if classes:
         return classes
+    # classes have no names: find the split with the highest label
     split = max(sources, key=lambda name: sources[name].labels.lowest_and_highest[1])
     _, highest = sources[split].labels.lowest_and_highest
     if highest >= MOST_BY_HIGHEST:

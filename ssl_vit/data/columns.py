@@ -19,16 +19,19 @@ Features = Mapping[str, Any]  # {column: type}, as datasets.Features
 def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
     """Return the names of the image column and of the label column (None for no labels).
 
-    data.image_column and data.label_column name the columns. Otherwise, columns are chosen by type,
-    then by a usual name. Lists of labels are used only if data.label_column names their column.
+    data.image_column and data.label_column name the columns. If data.image_column is not set, the
+    image column is the first of type Image, else the first of arrays, else a column with a usual
+    name. If data.label_column is not set, the label column is the first of type ClassLabel, else a
+    column of whole numbers or texts with a usual name. Lists of labels are used only if
+    data.label_column names their column.
 
     Args:
         features: {column: type}.
         data: The recipe's options of the images.
 
     Raises:
-        UserError: A named column does not exist, no column holds images, or a column has another
-            type.
+        UserError: A named column does not exist, no column of images is found, the image column
+            does not hold images, or the label column does not hold labels.
     """
     options = {"data.image_column": data.image_column, "data.label_column": data.label_column}
     for key, name in options.items():
@@ -57,6 +60,7 @@ def find_columns(features: Features, data: Data) -> tuple[str, str | None]:
     class_columns = [
         name for name, feature in features.items() if isinstance(feature, datasets.ClassLabel)
     ]
+    # among several columns of type ClassLabel, the first with a usual name is used
     usual_class_columns = [name for name in class_columns if name.lower() in LABEL_NAMES]
     other_columns = [name for name in usual_columns(features) if _holds_labels(features[name])]
     label_columns = usual_class_columns + class_columns + other_columns
@@ -82,7 +86,8 @@ def find_masks(features: Features, image: str, data: Data) -> Masks:
         columns, for errors about missing masks. The caller sets `Masks.store`.
 
     Raises:
-        UserError: The column data.mask_column does not exist or holds no images.
+        UserError: The column data.mask_column does not exist, holds no images, or is the column of
+            images.
     """
     choices = [
         name for name, feature in features.items() if _holds_images(feature) and name != image
@@ -123,6 +128,7 @@ def check_group(features: Features, data: Data) -> None:
             f"data.group={group}: {data.location} has no such column, {suggest(group, features)}"
         )
     feature = features[group]
+    # encoded images of type bytes are single values, too
     is_single_value = isinstance(feature, datasets.Value | datasets.ClassLabel)
     if not is_single_value or _holds_images(feature):
         raise UserError(
@@ -134,7 +140,7 @@ def check_group(features: Features, data: Data) -> None:
 def array_shape(feature: Any) -> tuple[int | None, ...] | None:
     """Return the shape of a column's arrays (`datasets.Array3D`), or None for another type.
 
-    None stands for a side that differs between the arrays.
+    A side that differs between the arrays is None in the shape, such as (None, None, 3).
     """
     return tuple(feature.shape) if isinstance(feature, datasets.Array3D) else None
 

@@ -27,7 +27,7 @@ def content_hash(raw: bytes | np.ndarray) -> int:
 
 
 def signed(hashes: Iterable[int]) -> np.ndarray:
-    """Reinterpret the bits of unsigned hashes as int64 (B,)."""
+    """Reinterpret the bits of unsigned hashes as int64 (B,). For example, 2**64 - 1 becomes -1."""
     return np.array(list(hashes), np.uint64).view(np.int64)
 
 

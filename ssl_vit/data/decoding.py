@@ -171,7 +171,8 @@ def count_images(raw: bytes) -> int:
     page = 0
     with open_image(raw) as image, suppress(EOFError):  # `seek` fails after the last page
         while True:
-            # Pillow reads the tags before it refuses pixels that it cannot decode
+            # if Pillow cannot decode the pixels of the page, `seek` raises SyntaxError, but only
+            # after reading the tags
             with suppress(SyntaxError):
                 image.seek(page)
             flags = _tag(image, NEW_SUBFILE_TYPE)
@@ -189,7 +190,7 @@ def open_image(raw: bytes) -> Image.Image:
         TooLarge: The image has more than MOST_PIXELS.
     """
     try:
-        # warnings about many pixels and damaged EXIF
+        # ignore Pillow's warnings about many pixels and damaged EXIF
         with warnings.catch_warnings(action="ignore"):
             image = Image.open(io.BytesIO(raw), formats=[*FORMATS])
     except UnidentifiedImageError:
@@ -266,10 +267,11 @@ def _color_and_alpha(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
         The colors, uint8 (H, W, 3), and alpha, uint8 (H, W), or None if every pixel is opaque.
 
     Raises:
-        ValueError: See `from_pillow`.
+        ValueError: The pixels have 32 bits, or are below 0.
     """
     _scale_transparent_color(image)
     image.load()  # before tags are read: loading turns the pixels of a TIFF and changes its tags
+    # grey of more than 8 bits has the mode "I;16", "I;16B", "I" or "F" (floats)
     if image.mode == "F" or image.mode.startswith("I"):
         color_HW3, alpha_HW = _grey_of_16_bits(image)
     elif image.has_transparency_data:
@@ -333,13 +335,15 @@ def _grey_of_16_bits(image: Image.Image) -> tuple[np.ndarray, np.ndarray | None]
     transparent_value = image.info.get("transparency")
     if transparent_value is None:
         return color_HW3, None
+    # alpha is 0 where a pixel has the transparent value, and 255 elsewhere
     return color_HW3, 255 * (value_HW != transparent_value).astype(np.uint8)
 
 
 def _scale_transparent_color(image: Image.Image) -> None:
     """Scale the transparent color of a PNG to 8 bits, like the pixels.
 
-    Pillow converts the pixels to 8 bits, but not the transparent color that it compares with them.
+    Pillow converts the pixels to 8 bits, but not the transparent color with which Pillow compares
+    the pixels. In a grey PNG of 4 bits, the transparent color 15 becomes 255.
 
     Args:
         image: An image that Pillow has opened and not loaded. Its `info` is changed.
@@ -379,6 +383,7 @@ def _rgb(raw: bytes) -> Tensor:
     if orientation == 1:
         return pixels
     # with torch, because turning pixels with `_upright` takes four times as long
+    # orientations 5 to 8 exchange rows and columns
     turned = pixels.swapaxes(1, 2) if orientation > 4 else pixels
     return turned.flip(_mirrored(orientation, 1, 2))
 
@@ -392,6 +397,7 @@ def _is_simple_webp(raw: bytes) -> bool:
     kind = raw[8:16]
     if raw[:4] != b"RIFF" or kind not in (b"WEBPVP8 ", b"WEBPVP8L"):
         return False
+    # of a lossless WebP, byte 20 is the signature, and byte 24 has the bit for alpha
     has_alpha = kind == b"WEBPVP8L" and int.from_bytes(raw[24:25]) & WEBP_ALPHA
     return not has_alpha
 
@@ -406,6 +412,12 @@ def _rgb_array(raw: bytes) -> np.ndarray:
 
 
 def _saved_array(raw: bytes) -> np.ndarray:
+    """Read the array of a .npy file.
+
+    Raises:
+        TooLarge: The header says more values than an RGB image of MOST_PIXELS has.
+        ValueError: The array is empty or holds Python objects.
+    """
     file = io.BytesIO(raw)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_2_0
@@ -434,6 +446,12 @@ def _read_stored_values(raw: bytes) -> StoredValues:
 
 
 def _values_of_pillow(raw: bytes) -> StoredValues:
+    """Read the stored values with Pillow. An image with a palette is read as RGB.
+
+    Raises:
+        ValueError: The image is a PNG of 16 bits and several channels, or has none of FORMATS.
+        TooLarge: The image has more than MOST_PIXELS.
+    """
     image = open_image(raw)
     # Pillow would reduce the 16 bits of such a PNG to 8
     if raw.startswith(PNG) and stored_bits(raw) == 16 and len(image.getbands()) > 1:
@@ -520,6 +538,7 @@ def _read_series(series: Any) -> StoredValues:
             axes += axis
             shape.append(side)
     channels_last = None
+    # "YXS" has the channels last, "CYX" first. Other axes are unknown
     if len(axes) == 3 and "YX" in axes and "Q" not in axes:
         channels_last = axes.startswith("YX")
     return StoredValues(series.asarray().reshape(shape), channels_last)
@@ -539,7 +558,7 @@ def _channels_first(values: StoredValues, channels: int) -> np.ndarray:
     array, channels_last = values
     if array.ndim == 2 and channels == 1:
         return array[None]
-    # if channels_last is None, both axes are possible
+    # channels_last True: only the last axis is possible. False: only the first. None: both
     may_be_first = array.ndim == 3 and array.shape[0] == channels and channels_last is not True
     may_be_last = array.ndim == 3 and array.shape[2] == channels and channels_last is not False
     if may_be_first and may_be_last:
@@ -583,8 +602,9 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
         down: The axis of rows.
         across: The axis of columns.
     """
-    if not 1 < orientation <= 8:
+    if not 1 < orientation <= 8:  # 1 is upright, and numbers other than 1 to 8 are ignored
         return array
+    # orientations 5 to 8 exchange rows and columns
     turned = array.swapaxes(down, across) if orientation > 4 else array
     return np.ascontiguousarray(np.flip(turned, _mirrored(orientation, down, across)))
 
@@ -592,8 +612,8 @@ def _upright(array: np.ndarray, orientation: int, down: int = 0, across: int = 1
 def _mirrored(orientation: int, down: int, across: int) -> tuple[int, ...]:
     """Return the axes to mirror for an EXIF orientation.
 
-    For orientations 5 to 8, the caller has already exchanged rows and columns. Then 5 to 8 are
-    mirrored like 1 to 4.
+    For orientations 5 to 8, the caller has already exchanged rows and columns. Then 5 is mirrored
+    like 1, 6 like 2, 7 like 3 and 8 like 4.
 
     Args:
         orientation: 1 to 8.
@@ -614,7 +634,10 @@ def _check_pixels(width: int, height: int) -> None:
 
 
 def _check_shape(shape: Sequence[int]) -> None:
-    """Raise TooLarge if an array has more values than MOST_PIXELS of RGB, before reading."""
+    """Raise TooLarge if an array has more values than an RGB image of MOST_PIXELS.
+
+    The shape is checked before the values are read.
+    """
     most = 3 * MOST_PIXELS
     if math.prod(shape) > most:
         raise TooLarge(

@@ -168,7 +168,8 @@ def _find_images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image
     """Return all images, sorted by path, and a list of warnings about classes.
 
     `layout.divide` finds the split and the class of each folder. Images in folders without a split
-    are left out.
+    are left out. If a single folder holds all images and belongs to train, file names such as
+    test_01.png may name other splits.
 
     Args:
         tree: All folders with data below the user's folder.
@@ -200,8 +201,9 @@ def _find_images(tree: Tree, kind: str, guesses: list[str]) -> tuple[list[_Image
 def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     """Read all metadata files below a folder, in the format of `datasets`.
 
-    The column `file_name` names the image of a row, relative to the folder of the metadata file. If
-    two metadata files name the same image, the file in the deeper folder is used.
+    The column `file_name` names the image of a row, relative to the folder of the metadata file. In
+    train/metadata.csv, the name cat/1.png means the image train/cat/1.png. If two metadata files
+    name the same image, the file in the deeper folder is used.
 
     Args:
         root: The user's folder.
@@ -213,7 +215,7 @@ def read_metadata(root: Path, tree: Tree, guesses: list[str]) -> Metadata:
     """
     row_of: dict[str, dict[str, Any]] = {}
     replaced: list[tuple[str, dict[str, Any]]] = []
-    columns: dict[str, None] = {}
+    columns: dict[str, None] = {}  # only the keys are used: a set that keeps the order
     unused: list[str] = []
     for folder in tree.folders:  # sorted, so outer folders come first
         for name in folder.files_of("metadata"):
@@ -322,7 +324,9 @@ def _find_label_column(metadata: Metadata, data: Data) -> str | None:
 
 
 def _unused_columns(metadata: Metadata, data: Data) -> list[str]:
-    """Return a list with a warning if no column of the metadata is used for labels, else [].
+    """Return a list with a warning if there are metadata columns but none is used for labels.
+
+    Otherwise the list is empty. The columns `split` and data.group are not counted.
 
     Args:
         metadata: The rows of the metadata files.

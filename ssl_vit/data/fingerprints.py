@@ -30,8 +30,9 @@ def fingerprint_splits(
     reports compare test images.
 
     Args:
-        splits: The splits of a run. For a stream, the first images are hashed, and an entry
-            "stream" has a hash of the number of shards and, with `place`, of file names and sizes.
+        splits: The splits of a run. For a stream, "train" has the hash of the first images, and an
+            entry "stream" has a hash of the number of shards. With `place`, the entry "stream" also
+            depends on the names and sizes of the files.
         place: The path of a stream's files on this machine, or None.
         masks: Whether to add {"masks of SPLIT": fingerprint} for splits with masks.
         grouped: Whether the fingerprint of train includes the groups (data.group).
@@ -70,8 +71,8 @@ def fingerprint_splits(
 def fingerprint_held_out(splits: Splits, fingerprints: dict[str, str]) -> str:
     """Return the fingerprint of the held-out images, on which losses and accuracies are measured.
 
-    If a share of the training split is held out, the result depends on the images of the share.
-    fingerprints["validation"] does not: it is the fingerprint of the complete training split.
+    If a share of the training split is held out, the result depends on which images are held out.
+    In contrast, fingerprints["validation"] is the fingerprint of the complete training split.
 
     Args:
         splits: The splits of a run.
@@ -83,8 +84,8 @@ def fingerprint_held_out(splits: Splits, fingerprints: dict[str, str]) -> str:
 def fingerprint(source: Source) -> str:
     """Hash the number, classes, labels and contents of a split's images, in row order.
 
-    In a large split, the contents of only every n-th image are hashed, but the names, sizes and
-    labels of all images.
+    In a large split, the contents of every n-th image are hashed (`_choose_step`), and the names,
+    sizes and labels of all images.
 
     Args:
         source: A split or a share of a split. For a share, the complete split is hashed, and then
@@ -117,10 +118,11 @@ def _hash_masks(full_split: Source) -> str:
 def _choose_step(store: Store, size_N: np.ndarray) -> int:
     """Choose n to hash the contents of every n-th image.
 
-    n is the smallest number with which about MOST_BYTES (1 GiB) or less are read, 1 for all images.
+    n is the smallest number with which about MOST_BYTES (1 GiB) or less are read. For 2.5 GiB, n is
+    3. With n = 1, all images are hashed.
 
     Args:
-        store: The store of the images, which may set n.
+        store: The store of the images. If `store.hashed_every` is set, n is this number.
         size_N: The size of each encoded image in bytes.
     """
     if store.hashed_every:
@@ -166,6 +168,8 @@ def _hashed_rows(count: int, step: int) -> Iterator[np.ndarray]:
 def _listed(place: Path) -> str:
     """List the names and sizes in bytes of parquet files, sorted, with one file per line.
 
+    A line is, for example, "train/0001.parquet 52428800".
+
     Args:
         place: A folder of parquet files, or a parquet file.
     """
@@ -177,4 +181,5 @@ def _listed(place: Path) -> str:
 
 
 def _hash(text: str) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a text."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

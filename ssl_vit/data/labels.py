@@ -22,8 +22,8 @@ from ..formatting import format_image_count
 UNLABELLED = -1  # fills the whole row of an image without a list
 END = -2  # after the last label of a list
 LIMIT = 2**63  # class numbers are below this number
-# Texts of at least this many images are captions and not classes if more than half of the texts are
-# different, unless data.label_column names their column
+# A column of texts holds captions and not classes if there are at least this many images, and more
+# than half as many different texts. If data.label_column names the column, texts are classes
 CAPTIONS = 100
 LABEL_TYPES = {str, int, float, type(None)}  # of stored values; null and NaN mean no label
 # Usual names of a column of labels, in the order in which columns are tried
@@ -132,6 +132,7 @@ class LabelRules(NamedTuple):
 
     @property
     def prefix(self) -> str:
+        """Return the beginning of errors: "data.label_column=label: data.path=photos"."""
         return f"data.label_column={self.column}: {self.where}"
 
 
@@ -206,6 +207,7 @@ def _read(
     for split, column in stored.items():
         label_N = all_labels[first : first + len(column.values)]
         first += len(column.values)
+        # a split without a label has the source ""
         source = rules.source if label_N.max(initial=UNLABELLED) >= 0 else ""
         classes = names or list(map(compose_unicode, column.names))
         labels_of[split] = Labels(label_N, classes, source, column.columns)
@@ -215,7 +217,8 @@ def _read(
 def _name(value: Any, names: Sequence[str]) -> Any:
     """Replace a class number by the class name. Values of other types are returned unchanged.
 
-    A class without a name gets the number as name. A negative number becomes None.
+    With the names ["cat", "dog"], 1 becomes "dog". A class without a name gets the number as name:
+    2 becomes "2". A negative number becomes None.
 
     Args:
         value: A stored label.
@@ -236,7 +239,8 @@ def _without_labels(stored: Mapping[str, StoredLabels]) -> dict[str, Labels]:
 def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
     """Return whether every class number has the same name in all lists of class names.
 
-    Each list must be the beginning of the longest list.
+    Each list must be the beginning of the longest list. For example, ["cat"] and ["cat", "dog"]
+    have the same numbers, but ["dog"] and ["cat", "dog"] do not.
 
     Args:
         classes: Lists of class names, such as one list for each split.
@@ -246,7 +250,11 @@ def same_numbers(classes: Sequence[Sequence[str]]) -> bool:
 
 
 def usual_columns(columns: Iterable[str]) -> list[str]:
-    """Return the columns named as in LABEL_NAMES, in any case, the most usual name first."""
+    """Return the columns named as in LABEL_NAMES, in the order of LABEL_NAMES.
+
+    Names may have capital letters. For example, ["Class", "id", "Label", "label"] gives
+    ["label", "Label", "Class"].
+    """
     label_columns = [name for name in columns if name.lower() in LABEL_NAMES]
 
     def rank(name: str) -> tuple[int, bool]:
@@ -261,7 +269,7 @@ def compose_unicode(text: str) -> str:
 
 
 def sorted_names(names: set[str]) -> list[str]:
-    """Sort class names, by number if all names are whole numbers."""
+    """Sort class names, by number if all names are whole numbers: ["2", "10"]."""
     if names and all(map(WHOLE.fullmatch, names)):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
@@ -272,8 +280,10 @@ def number_classes(
 ) -> tuple[np.ndarray, list[str]]:
     """Turn stored labels into class numbers.
 
-    Numbers are class numbers, and so are texts such as "7" unless `texts_are_names`. If there is
-    any other text, all values are class names, which are numbered in sorted order.
+    If all values are whole numbers, they are the class numbers: [3, 0] stays [3, 0]. Texts such as
+    "7" count as numbers, unless `texts_are_names`. If there is any other text, all values are class
+    names, which are numbered in sorted order: ["dog", "cat", None] gives [1, 0, -1] and the names
+    ["cat", "dog"].
 
     Args:
         values: One value for each image.
@@ -307,7 +317,7 @@ def number_classes(
     else:
         name_of = {}
         for value in distinct:
-            # among texts, the class name of a whole number is the number
+            # all values are class names: the number 7 is the class "7"
             name = value if isinstance(value, str) else str(_parse_whole(value, where))
             name_of[value] = compose_unicode(name)
         names = sorted_names({*name_of.values()})
@@ -322,7 +332,7 @@ def is_missing(value: Any) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text in CSV is a number, or stands for a missing number, such as "nan"."""
+    """Return whether a text in CSV is a number ("7", "7.0") or a missing number ("nan", "null")."""
     match = WHOLE.fullmatch(text) or FRACTION.fullmatch(text)
     return match is not None or text.strip().lower() in MISSING
 
@@ -387,15 +397,16 @@ def _read_lists(stored: StoredLabels, rules: LabelRules) -> Labels:
 def pad_lists(values: Sequence[Any], where: str) -> np.ndarray:
     """Return lists of class numbers as one array, int64 (N, L).
 
-    Each row has the labels of an image, padded with END. For an image without a list (None or -1),
-    the row is filled with UNLABELLED. A single number counts as a list of one label.
+    Each row has the labels of an image, padded with END (-2). For an image without a list (None or
+    -1), the row is filled with UNLABELLED (-1). A single number counts as a list of one label. For
+    example, [[3, 5], 7, [], None] gives [[3, 5], [7, -2], [-2, -2], [-1, -1]].
 
     Args:
         values: A list, a number or None for each image.
         where: The beginning of errors, such as "data.label_column=label: data.path=photos".
 
     Raises:
-        UserError: A value is something else.
+        UserError: A value is neither a list of class numbers, nor a class number, -1 or None.
     """
     lists: list[Any] = []
     for value in values:

@@ -34,8 +34,11 @@ ROLES = {
 HELD_OUT = ROLES["validation"]
 ROLE = {word: role for role, words in ROLES.items() for word in words}
 WORD = "|".join(sorted(ROLE, key=len, reverse=True))
+# The name of a split and further words, such as "train", "test2017" or "eval images"
 WHOLE = re.compile(rf"({WORD})(?:[-_. ]*(?:set|split|data|images?|imgs?|\d+))*")
+# The beginning of a file's name, such as "test_01.png" or "val3.png", but not "trainer.png"
 FIRST = re.compile(rf"({WORD})(?![a-z])")
+# A word of a shard's name, such as "val", "trainset" or "testimages"
 SPLIT_WORD = re.compile(rf"({WORD})s?(?:sets?|split|data|images?|imgs?)?")
 CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")  # ImageNetVal: two words and a split
 # usual names of a folder of images without labels
@@ -67,8 +70,8 @@ class Container(NamedTuple):
         code: MODULE:FUNCTION that opens the images, such as `tars.open_tars`. The function adds
             warnings to `guesses`, adds unused files to `contents.skipped`, and refuses options of
             columns that the format does not support.
-        has_shards: Whether a file holds many images. The ending of such files is the key in
-            CONTAINERS.
+        has_shards: Whether a file holds many images. If so, the key of the format in CONTAINERS is
+            the ending of the files, such as "tar".
         stream: MODULE:FUNCTION that opens the images as streams, such as `open.stream_parquet`.
             Empty if data.stream=true is an error.
     """
@@ -324,7 +327,7 @@ def walk(root: Path) -> Tree:
         try:
             status = os.stat(root / path)  # noqa: PTH116
             parents_and_self = parents | {(status.st_dev, status.st_ino)}
-            if parents_and_self == parents:
+            if parents_and_self == parents:  # the folder is one of its own parents
                 raise UserError(f"data.path={root}: the link {path} is circular. Remove the link.")
             with os.scandir(root / path) as entries:
                 sorted_entries = sorted(entries, key=lambda entry: entry.name)
@@ -360,7 +363,11 @@ def is_hidden(name: str) -> bool:
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of a file by its name (see `Folder`), or None for a file without data."""
+    """Return the kind of a file by its name, or None for a file without data.
+
+    For example, "cat.JPG" has the kind "images", "metadata.csv" has the kind "metadata", and
+    "train.tar" has the kind "tar".
+    """
     if name.lower() in METADATA:
         return "metadata"
     ending = _ending(name)
@@ -374,6 +381,7 @@ def other_kind(name: str) -> str:
 
 
 def _ending(name: str) -> str:
+    """Return the ending of a file's name: "jpg" for "cat.JPG", "" for "cat"."""
     return name.rpartition(".")[2].lower() if "." in name else ""
 
 
@@ -387,7 +395,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
     """Check that an entry of a folder can be read as a file.
 
-    A broken link is accepted, and counts later as an unreadable image.
+    A broken link is accepted: its target does not exist, and the image counts later as unreadable.
 
     Args:
         entry: A file, link, pipe, socket or device.
@@ -406,8 +414,10 @@ def _check_regular(entry: os.DirEntry[str], root: Path) -> None:
 def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path]], list[str]]:
     """Return the shards (parquet files or tars) of each split, sorted, and a list of warnings.
 
-    The outermost folder named like a split decides, else the first split in the file's name. Other
-    shards belong to train, with a warning if some shards name a split.
+    A shard belongs to the split that its outermost folder with the name of a split means, else to
+    the first split in the file's name. For example, val/train-01.tar belongs to val, with a
+    warning. A shard that names no split belongs to train, with a warning if other shards name a
+    split.
 
     Args:
         root: The user's folder.
@@ -440,9 +450,10 @@ def _shard_files(root: Path, tree: Tree, kind: str) -> tuple[dict[str, list[Path
 def divide(folders: Sequence[Folder], kind: str) -> Division:
     """Find the split and the class of each folder of images.
 
-    If one level of the folders names splits (`_find_split_level`), other folders are left out with
-    a warning. Otherwise all folders belong to train. The remaining levels name classes
-    (`_find_classes`).
+    If one level of the folders names splits (`_find_split_level`), folders that name no split at
+    this level are left out with a warning. Otherwise all folders belong to train. The other levels
+    name classes (`_find_classes`). For example, train/cat has the split "train" and the class
+    "cat", if there are more classes.
 
     Args:
         folders: The folders with images of this kind.
@@ -479,10 +490,11 @@ def _find_split_level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, lis
     1. All folders of the level have the name of a split, and no image is above the level.
     2. All folders of the level have the name of a split, and the only images above the level are
        next to these folders, such as `photos/logo.png` next to `photos/train`.
-    3. Folders for train and for another split have mostly the same subfolders. Other folders of the
-       level may have any name. No level above may have several folders.
+    3. Folders for train and for another split have mostly the same subfolders, such as `train/cat`
+       and `val/cat`. Other folders of the level may have any name. Each level above has only one
+       folder.
 
-    A warning tells if folders named like a split are used as classes, because no rule applies.
+    If no rule applies, a warning tells which folders are named like a split and used as classes.
 
     Args:
         paths: The path of each folder of images, as a tuple of folder names.
@@ -500,7 +512,9 @@ def _find_split_level(paths: Sequence[tuple[str, ...]]) -> tuple[int | None, lis
         other_names = sorted(name for name, split in split_of.items() if not split)
         if not split_names:
             continue
-        parent = deep_paths[0][:level]  # under rule 2, all folders of this level have one parent
+        # for rule 2: all folders of this level are in one parent, and all images above the level
+        # are directly in this parent
+        parent = deep_paths[0][:level]
         is_next_to_splits = level == common_depth and paths_above == {parent}
         if not other_names and (not paths_above or is_next_to_splits):  # rules 1 and 2
             return level, []
@@ -521,8 +535,9 @@ def _have_same_classes(
 ) -> bool:
     """Return whether train and another split have mostly the same subfolders (classes).
 
-    Train must have more than half of the other split's subfolders. Folders with the same role, such
-    as `val` and `valid`, count as one split.
+    Train must have more than half of the other split's subfolders. With `val/cat`, `val/dog` and
+    `val/cow`, two of `train/cat`, `train/dog` and `train/cow` are enough. Folders with the same
+    role, such as `val` and `valid`, count as one split.
 
     Args:
         paths: The path of each folder of images, as a tuple of folder names.
@@ -540,6 +555,8 @@ def _have_same_classes(
 
 def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the longest common beginning of all paths. Empty paths are ignored.
+
+    For ("photos", "cat") and ("photos", "dog"), the result is ("photos",).
 
     Args:
         paths: The path of each folder of images, as a tuple of folder names.
@@ -573,7 +590,7 @@ def _find_classes(
     """
     depth = len(_common(paths))  # the number of folders that contain all images
     below_common = [path for path in set(paths) if len(path) > depth]
-    if len({len(path) for path in below_common}) <= 1:
+    if len({len(path) for path in below_common}) <= 1:  # all folders are equally deep
         label_of = {path: path[-1] for path in below_common}
         counts = Counter(label_of.values())
         repeated = sorted(name for name, count in counts.items() if count > 1)

@@ -21,10 +21,10 @@ from .source import Source
 from .streaming import WINDOW, WINDOW_BYTES, Cursor, Stream, StreamedImage, in_memory
 from .workers import PREFETCH, init_worker, limit_workers
 
-# First part of a sample's key, so that random numbers differ from those in training: for held-out
-# images while a run trains, and for whole splits
-MEASURED_KEY = 2
-EVALUATION_KEY = 4
+# A sample's key is hashed from one of these numbers and the row, so that random numbers differ from
+# those in training
+MEASURED_KEY = 2  # for held-out images while a run trains
+EVALUATION_KEY = 4  # for whole splits
 
 
 def _choose_samples(
@@ -80,10 +80,11 @@ class _StreamDataset(Dataset):
 class StreamReader:
     """Reader of this process's images of a stream.
 
-    The process reads a window of images into memory and shuffles the window, so the order does not
-    depend on the number of workers. A window ends with the epoch, and has at most WINDOW /
-    processes images with at most WINDOW_BYTES / processes encoded bytes. The n-th image of process
-    p of P processes has the index p + nP.
+    The process itself, and not a worker, reads a window of images into memory and shuffles the
+    window. So the order does not depend on the number of workers. A window has at most WINDOW /
+    processes images with at most WINDOW_BYTES / processes encoded bytes. The last window of an
+    epoch may be smaller. Image n of process p of P processes has the index p + nP, with n and p
+    from 0.
 
     Raises:
         UserError: There are fewer shards than processes.
@@ -102,7 +103,10 @@ class StreamReader:
         self.images_per_step = batch_layout.global_batch // batch_layout.processes
 
     def cursor_at(self, step: int) -> Cursor:
-        """Return the start of a window from which a run can resume at `step`."""
+        """Return the start of a window from which a run can resume at `step`.
+
+        The window may start before the first image of the step. `micro_batches` skips such images.
+        """
         return self._cursor_of(step * self.images_per_step)
 
     def seek(self, cursor: Cursor) -> None:
@@ -110,7 +114,7 @@ class StreamReader:
         self.stream.cursors[cursor.image] = cursor
 
     def _cursor_of(self, image: int) -> Cursor:
-        """Return the last recorded start of a window that is not after an image.
+        """Return the last recorded start of a window that is at or before an image.
 
         Args:
             image: The number of the image among this process's images.
@@ -169,7 +173,7 @@ class StreamReader:
         for start, window_images in windows:
             size = len(window_images)
             order = rng.permute(np.arange(size), size, rng.key(seed, layout.rank, start.window))
-            # the first and the last window may have further images
+            # the first window may begin before `first`, and the last window may end after `stop`
             for number in range(max(start.image, first), min(start.image + size, stop)):
                 yield number, window_images[order[number - start.image]]
 
@@ -202,7 +206,7 @@ def batch_bytes(data: Data, batch_layout: BatchLayout, views: ViewOptions | None
     Args:
         data: The recipe's options of the images.
         batch_layout: The size of a micro-batch.
-        views: The views of each image, None for no views.
+        views: The views of each image. None for one image per sample.
     """
     bytes_per_sample = 64  # more than the label, index, key and hash take
     if views is None:
@@ -263,8 +267,8 @@ def training_loader(
         stop: The step after the last step.
         workers: The requested number of worker processes.
         views: The options of the random views of each image, None for no views.
-        decoded: The decoded images of `source`; None to decode images in each step. Views are never
-            made from decoded images, so with `decoded`, `views` must be None.
+        decoded: The decoded images of `source`. None to decode images in each step. `decoded` and
+            `views` cannot be used together.
     """
     size = batch_bytes(data, batch_layout, views)
     if isinstance(source, StreamReader):
@@ -283,13 +287,13 @@ def training_loader(
 def shared_samples(rows: np.ndarray, batch_layout: BatchLayout, key: int) -> list[Samples]:
     """Divide rows among the processes, and return the batches of this process.
 
-    A batch has the size of the device batch. The last batch may be smaller.
+    Each process gets a contiguous part of the rows. A batch has the size of the device batch. The
+    last batch may be smaller.
 
     Args:
         rows: The rows of all processes.
         batch_layout: The device batch, and the number of processes.
-        key: A number such as EVALUATION_KEY, from which the samples' keys are hashed, so that
-            random numbers differ from those in training.
+        key: MEASURED_KEY or EVALUATION_KEY.
     """
     rows_here = np.array_split(rows, batch_layout.processes)[batch_layout.rank]
     size = batch_layout.device_batch
@@ -323,12 +327,13 @@ def held_out_batches(
 ) -> list[Batch]:
     """Load this process's batches of held-out images, with the same random numbers in every run.
 
-    Together, all processes load the rows of `held_out_rows(source, most, skip)`. The last batch of
-    a process may be smaller, and unreadable images are left out.
+    Together, all processes load the rows of `held_out_rows(source, most, skip)`. Unreadable images
+    are left out. Without `views`, the rows are divided among the processes, and a process's last
+    batch may be smaller than the device batch.
 
-    With `views`, batches do not depend on the number of processes, because an objective compares
-    the views of a batch. The images are cut into batches of at most `most_in_batch` images, and the
-    batches are divided among the processes. Some processes may have no batch.
+    With `views`, the images are cut into batches of at most `most_in_batch` images, and the batches
+    are divided among the processes. Some processes may have no batch. The batches do not depend on
+    the number of processes, because the loss of an image depends on the other images of the batch.
 
     Args:
         source: The held-out images, at least one for each process. With `views` at least two for

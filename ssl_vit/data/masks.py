@@ -46,7 +46,10 @@ def known_classes(splits: Splits, data: Data) -> int | None:
 
 
 def choose_images(source: Source, most: int | None) -> Source:
-    """Return at most `most` random images, the same at each call, or all images for None."""
+    """Choose `most` random images of a split. Each call chooses the same images.
+
+    If `most` is None, or the split has at most this many images, all images are returned.
+    """
     if most is None or most >= len(source):
         return source
     return source.subset(first_permuted_rows(source, most, CHOICE_KEY))
@@ -147,6 +150,7 @@ class MaskedImages(ImageDataset):
         if not len(classes):
             return
         low, high = int(classes.min()), int(classes.max())
+        # classes below `limit` are allowed, also if the number of classes is unknown (None)
         limit = self.classes or MOST_CLASSES
         if low < 0 or high >= limit:
             raise UserError(

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from .tables import Parquet
 
-DRAWN_HASHED = 64  # hashed images of an embedded split, to detect if the code draws other pixels
+# Number of images of an embedded split that are hashed. If the code draws other pixels, the hashes
+# change
+DRAWN_HASHED = 64
 
 
 class OpenedData(NamedTuple):
@@ -107,12 +109,13 @@ def _open_path(contents: Contents, data: Data) -> OpenedData:
     """Open all splits at data.path, in the format that `layout.inspect` found."""
     assert data.path is not None
     guesses = list(contents.guesses)
+    # `code` is the name of a function, such as "ssl_vit.data.tars:open_tars"
     open_images = pkgutil.resolve_name(layout.CONTAINERS[contents.kind].code)
     return OpenedData(open_images(contents, data, guesses), contents.skipped, guesses)
 
 
 def open_streams(data: Data) -> OpenedData:
-    """Open each split as a stream, from the Hub or from parquet files, without a cached copy.
+    """Open each split as a stream, from the Hub or from parquet files, without copying the images.
 
     Args:
         data: The recipe's options of the images.
@@ -175,8 +178,9 @@ def _stream_table(
 ) -> Callable[[int], Stream]:
     """Return a function that takes the seed of the shard order, and returns a table's stream.
 
-    A stream cannot use texts as labels, because the classes are unknown until all rows are read. A
-    column of texts is an error if data.label_column names the column. Otherwise it is not used.
+    A stream cannot use texts as labels, because the classes are unknown until all rows are read. If
+    data.label_column names a column of texts, an error is raised. If a column of texts was found
+    without this option, the images have no labels, with a warning.
 
     Args:
         rows: The table.
@@ -189,6 +193,7 @@ def _stream_table(
     """
     from . import columns, tables
 
+    # a stream may not know the types of its columns before it reads the first rows
     rows = rows if rows.features else rows._resolve_features()
     image, label, classes, hint, _ = tables.find_columns(rows.features, data, parquet)
     if columns.array_shape(rows.features[image]):
@@ -215,6 +220,7 @@ def _stream_table(
             f"data.label_column={label}: column {label} holds lists of labels, which a stream does"
             " not read. Use data.stream=false."
         )
+    # a row may name a file instead of holding an image: a file below data.path, or on the Hub
     roots = [root.resolve() for root in tables.file_roots(data)]
     read_file = partial(tables.read_below, roots=roots) if data.path else read_hub_file
     labels = no_labels(0, hint)

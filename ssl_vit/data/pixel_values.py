@@ -38,8 +38,9 @@ EXPECTED_CHANNELS = (
 def decoder(data: Data) -> Decoder:
     """Return a function that decodes an encoded image or an array to integers (C, H, W).
 
-    The integers are 8-bit RGB (`decoding.decode`), or the stored channels clipped to data.range.
-    The function raises ValueError for an unreadable image.
+    The integers are 8-bit RGB (`decoding.decode`). If data.channels is not 3 or data.range is set,
+    the integers are the stored channels, clipped to data.range. The returned function raises
+    ValueError for an unreadable image.
     """
     return decode if data.is_rgb else partial(_decode_clipped, data=data)
 
@@ -142,10 +143,14 @@ def evaluation_images(images: Any, data: Data) -> Tensor:
 
 
 def _channels_last(array_B: np.ndarray) -> np.ndarray:
-    """Return RGB images (B, 3, H, W) or (B, H, W, 3) as (B, H, W, 3)."""
+    """Return RGB images (B, 3, H, W) or (B, H, W, 3) as (B, H, W, 3).
+
+    Raises:
+        ValueError: Neither axis has the length 3, or both axes have.
+    """
     is_last = array_B.shape[3] == 3
     is_first = array_B.shape[1] == 3
-    if is_last == is_first:
+    if is_last == is_first:  # both are false: no RGB; both are true: the order of axes is unclear
         raise ValueError(f"the array has shape {array_B.shape}. {EXPECTED_RGB}")
     return array_B if is_last else array_B.transpose(0, 2, 3, 1)
 
@@ -172,7 +177,12 @@ def _rgb_array(image: Any) -> np.ndarray:
 
 
 def _channel_array(image: Any) -> np.ndarray:
-    """Check that one image is an array with pixels, and return the image."""
+    """Check that one image is an array with pixels, and return the image.
+
+    Raises:
+        TypeError: The image is no array.
+        ValueError: The array has no pixels.
+    """
     if not isinstance(image, np.ndarray):
         raise TypeError(f"an image has type {type(image).__name__}. {EXPECTED_CHANNELS}")
     if not image.size:
@@ -193,12 +203,15 @@ def no_images(data: Data) -> Tensor:
 def normalisation(
     mean: list[float], std: list[float], pixel_range: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Return offset and divisor, where model input is (pixels - offset) / divisor.
+    """Return an offset and a divisor: (pixels - offset) / divisor is the input of the model.
+
+    For example, a mean of 0.5, a standard deviation of 0.2 and the range (0, 255) give an offset of
+    127.5 and a divisor of 51.
 
     Args:
-        mean: The mean of each channel, for values scaled to 0 to 1.
-        std: The standard deviation of each channel, for values scaled to 0 to 1.
-        pixel_range: The pixel values that mean 0 and 1 on this scale.
+        mean: The mean of each channel, after pixels are scaled to values from 0 to 1.
+        std: The standard deviation of each channel, after the same scaling.
+        pixel_range: The pixel values that are scaled to 0 and to 1.
 
     Returns:
         The offset and the divisor, float32 (C, 1, 1) each.
@@ -218,7 +231,7 @@ def shown_channels(value: Tensor, axis: int) -> Tensor:
     """
     if value.shape[axis] >= SHOWN:
         return value.narrow(axis, 0, SHOWN)
-    sizes = [-1] * value.ndim
+    sizes = [-1] * value.ndim  # `expand` keeps the length of an axis for -1
     sizes[axis] = SHOWN
     return value.narrow(axis, 0, 1).expand(sizes)
 
@@ -235,11 +248,13 @@ def shown_note(channels: int) -> str:
 
 
 def shown_image(image_BCHW: Tensor, pixel_range: tuple[int, int]) -> Tensor:
-    """Convert images to RGB bytes for display, uint8 (B, 3, H, W), of `shown_channels`.
+    """Convert images to RGB bytes for display, uint8 (B, 3, H, W).
+
+    `shown_channels` chooses the channels.
 
     Args:
         image_BCHW: The integer images that an encoder receives.
-        pixel_range: The values that become black and white.
+        pixel_range: The pixel values that become black (0) and white (255).
     """
     image_B3HW = shown_channels(image_BCHW, 1)
     if pixel_range == BYTES:

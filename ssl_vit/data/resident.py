@@ -25,7 +25,7 @@ READ_AT_ONCE = 256  # images
 
 
 class NotResident(ValueError):
-    """Error that the images cannot be kept decoded, with the reason."""
+    """Error that decoded images cannot be kept in memory. The message is the reason."""
 
 
 class DecodedImages(NamedTuple):
@@ -58,8 +58,8 @@ def decode_split(source: Source, data: Data, most_bytes: float, threads: int) ->
         threads: The number of threads that decode.
 
     Raises:
-        NotResident: The images have different sizes, none of the first images can be read, or the
-            decoded images take more than `most_bytes`.
+        NotResident: The images have different sizes, none of the first 256 images can be read, or
+            the decoded images take more than `most_bytes`.
     """
     count = len(source)
     decode = partial(_decode, decoder(data))
@@ -132,7 +132,10 @@ class ResidentDataset(ImageDataset):
         self.decoded = decoded
 
     def fetch(self, rows: np.ndarray) -> tuple[list[Tensor | str], np.ndarray]:
-        """Return the decoded images of rows, or reasons for unreadable images, and the labels."""
+        """Return the decoded images and the labels of rows.
+
+        In place of an unreadable image is the reason, a text.
+        """
         image_NCHW = rearrange(self.decoded.image_NHWC, "n h w c -> n c h w")
         unreadable = self.decoded.unreadable
         images = [unreadable.get(row, image_NCHW[row]) for row in rows.tolist()]
@@ -142,6 +145,6 @@ class ResidentDataset(ImageDataset):
         return int(self.decoded.content_N[row])
 
     def decode(self, raw: Tensor | str) -> Tensor:
-        if isinstance(raw, str):
+        if isinstance(raw, str):  # why the image is unreadable
             raise ValueError(raw)
         return raw

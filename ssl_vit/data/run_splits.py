@@ -90,9 +90,11 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
     roles = _choose_roles(data, test, opened.splits)
     train_split = opened.splits[roles.train]
     _check_published_size(data, train_split)
-    # cut off the test share first: it then depends on neither data.validation nor data.share
+    # cut off the test share first: then data.validation and data.share do not change this share
     test_cut = cut_test(train_split, data)
     not_tested = train_split if test_cut is None else test_cut.kept
+    # With data.validation_from=share, reduce the training images by data.share and then hold out
+    # images. Otherwise, hold out images first
     if data.validation_from == "share":
         held_out = _hold_out(training_share(not_tested, data), roles, opened.splits, data)
         train = held_out.kept
@@ -114,7 +116,7 @@ def load(data: Data, test: bool = False, first: int = PREVIEW, seed: int = 0) ->
             f"data.test={data.test}: the test images are also the held-out images. If you choose a"
             " checkpoint or a learning rate on these images, the test accuracy is too high"
         )
-    label_source = ""
+    label_source = ""  # for no labels and for lists of labels
     if data.labels and train_split.labels.lists is None:
         label_source = train_split.labels.source
     return Splits(
@@ -206,6 +208,7 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
     """
     train = _choose_split(data.train, "data.train", data, splits)
     test_split = split_to_test(data, splits, train)
+    # a number in data.test names no split
     has_test_split = layout.choose(str(data.test), splits) is not None
     validation_is_test = test_split is not None and not has_test_split
     if test and isinstance(data.test, str) and not validation_is_test:
@@ -216,7 +219,7 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
         validation = _choose_split(data.validation, "data.validation", data, splits, train)
     elif data.validation is None:
         validation = _default_validation_split(train, splits)
-        if validation == test_split:
+        if validation == test_split:  # images that are tested on are not held out
             validation = None
     # Without `test`, return no test split. An exception is a validation split that is used for
     # testing, so that the notes can explain why a share of train is held out
@@ -228,8 +231,8 @@ def _choose_roles(data: Data, test: bool, splits: Mapping[str, Any]) -> Roles:
 def split_to_test(data: Data, splits: Mapping[str, Any], train: str) -> str | None:
     """Return the split to test on, or None if data.test is a share or the split does not exist.
 
-    If data.test is the usual "test" and there is no test split, the validation split is returned,
-    unless data.validation= names a split to hold out.
+    If data.test is a usual name such as "test" and there is no test split, the validation split is
+    returned. If data.validation= names a split to hold out, None is returned instead.
 
     Args:
         data: The options that name splits.
@@ -324,9 +327,9 @@ def _no_test_split(
 
 
 def _default_validation_split(train: str, splits: Mapping[str, Any]) -> str | None:
-    """Return the split with a usual validation name, such as "val", except for the training split.
+    """Return the split with a usual validation name, such as "val", or None.
 
-    None if there is no such split.
+    The training split is never returned.
     """
     return next((name for name in HELD_OUT if name in splits and name != train), None)
 
@@ -358,7 +361,7 @@ def _missing_classes(
 ) -> list[str]:
     """Return warnings about classes without training images or without test images.
 
-    Missing classes of test images are reported only if the test images are a share of train.
+    Classes without test images are reported only if the test images are a share of train.
 
     Args:
         train: The images to train on, before data.share and before images are held out.
@@ -367,7 +370,7 @@ def _missing_classes(
         data: The recipe's options, for the warnings.
 
     Raises:
-        UserError: No class of the test images has training images.
+        UserError: The test images and the training images have no class in common.
     """
     train_classes = _classes_of(train)
     warnings: list[str] = []
@@ -402,6 +405,7 @@ def _missing_classes(
 def _classes_of(source: Source) -> set[int]:
     """Return the set of class numbers in the labels of a source."""
     distinct_labels = np.unique(source.label_of(np.arange(len(source))))
+    # negative numbers mean that there is no label, or fill the end of a list of labels
     return set(distinct_labels[distinct_labels >= 0].tolist())
 
 
@@ -414,7 +418,8 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
         seed: The seed of the order of images.
 
     Raises:
-        UserError: See `load`. Or there is no validation split, and data.validation is not 0.
+        UserError: There are no images, a split does not exist, or a stream cannot read the images
+            or labels. Or there is no validation split, and data.validation is not 0.
     """
     opened = open_streams(data)
     train_split = _choose_split(data.train, "data.train", data, opened.splits)
@@ -437,8 +442,9 @@ def _streamed(data: Data, first: int, seed: int) -> Splits:
             f"{data.location}: there is no test split, so {held_out} is both held out and tested on"
         )
     preview = train.take(first, WINDOW_BYTES)
-    held_out_preview = preview
+    held_out_preview = preview  # for data.validation=0
     if isinstance(held_out, str):
+        # the seed is always 0, so that runs with different seeds hold out the same images
         held_out_preview = opened.splits[held_out](0).take(first)
         used_splits.append(held_out)
     notes = [f"{name}: a stream from {data.place}" for name in used_splits]
@@ -484,7 +490,8 @@ def _notes(
         roles: The names of the splits that are used.
         train: The training images.
         held_out: The images that are left for training, and the held-out images.
-        test: The images that are not tested on, and the test images. None for no test share.
+        test: The rest of the training split and the test images, if data.test is a share of the
+            training split. None otherwise.
     """
     has_labels = data.labels and bool(opened.splits[roles.train].labels.source)
 
@@ -529,7 +536,7 @@ def _describe_cut(cut: SplitCut, with_labels: bool) -> str:
 
     Args:
         cut: The two parts of the training split.
-        with_labels: Whether to say how many of the images have a label, if not all have one.
+        with_labels: Whether to add the number of images with a label if others have no label.
     """
     text = f"{_describe_count(cut.cut_off, with_labels)} taken from train"
     return f"{text} ({cut.description})" if cut.description else text
@@ -559,7 +566,7 @@ def _describe_count(source: Source, with_labels: bool) -> str:
 
     Args:
         source: The images.
-        with_labels: Whether to say how many of the images have a label, if not all have one.
+        with_labels: Whether to add the number of images with a label if others have no label.
     """
     description = format_image_count(len(source))
     # if no image has a label, `labelled_images` would return all images

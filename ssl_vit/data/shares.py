@@ -43,7 +43,10 @@ class SplitCut(NamedTuple):
 
 
 def first_permuted_rows(source: Source, count: int, key: int) -> np.ndarray:
-    """Return `count` different random rows, int64 (count,), the same rows for the same `key`."""
+    """Return `count` different random rows, int64 (count,).
+
+    Calls with the same `key` return the same rows.
+    """
     return rng.permute(np.arange(count), len(source), rng.key(key))
 
 
@@ -51,14 +54,14 @@ def training_share(train: Source, data: Data) -> Source:
     """Draw the share data.share of the training images, such as 0.1 for a tenth.
 
     A larger share contains all images of a smaller share. With data.share_seed, the same share is
-    drawn from each class, and another seed draws other images.
+    drawn from each class. Different values of data.share_seed draw different images.
 
     Args:
         train: The training images.
         data: The recipe's options, with data.share and data.share_seed.
 
     Raises:
-        UserError: data.share_seed is set, and images do not have one label each.
+        UserError: data.share_seed is set, but the images have lists of labels or no labels.
     """
     if data.share == 1:
         return train
@@ -74,7 +77,7 @@ def training_share(train: Source, data: Data) -> Source:
 
 
 def _one_label(source: Source) -> bool:
-    """Return whether images have single labels, not lists of labels or no labels."""
+    """Return whether images have single labels. Lists of labels do not count."""
     return source.labels.lists is None and source.has_labels
 
 
@@ -104,6 +107,7 @@ def cut_test(source: Source, data: Data) -> SplitCut | None:
     if isinstance(source.store, FileStore):
         return _cut_by_name(source, source.store, data.test, data)
     if data.group is None and _one_label(source):
+        # the first rows have about the class shares of all images
         rows_N = stratified_rows(source, rng.key(TEST_KEY))
         description = "the same share of each class" if data.labels else ""
         return SplitCut(source.subset(rows_N[count:]), source.subset(rows_N[:count]), description)
@@ -113,8 +117,8 @@ def cut_test(source: Source, data: Data) -> SplitCut | None:
 def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> SplitCut:
     """Cut off the images whose hashed name, as a number from 0 to 1, is below the share.
 
-    With data.group, the name of the group is hashed. New files do not change the choice of other
-    files.
+    With data.group, the name of the group is hashed instead of the name of the file. A name decides
+    alone whether the image is cut off, so new files do not change the choice of other files.
 
     Args:
         source: The images to divide.
@@ -132,7 +136,8 @@ def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> 
         group_names = source.groups.names
         if data.group == FOLDER:
             group_names = _without_split([f"{name}/" for name in group_names])
-        # group numbers without a name mean images without a group, which keep their own name
+        # An image without a group has a group number without a name. For such an image, the name of
+        # the file is hashed
         names = [
             compose_unicode(group_names[group]) if group < len(group_names) else name
             for group, name in zip(group_N.tolist(), names, strict=True)
@@ -141,6 +146,7 @@ def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> 
     limit = share * 2.0**64  # hashes have 64 bits
     is_cut_off = {name: _hash(name) < limit for name in dict.fromkeys(names)}
     is_cut_off_N = np.array([is_cut_off[name] for name in names])
+    # if all images are cut off, none is left for training; if none is cut off, none for testing
     if is_cut_off_N.all() or not is_cut_off_N.any():
         purpose = "training" if is_cut_off_N.any() else "testing"
         raise UserError(
@@ -157,14 +163,16 @@ def _cut_by_name(source: Source, files: FileStore, share: float, data: Data) -> 
 def _without_split(names: Sequence[str]) -> list[str]:
     """Remove the split's folder from names of files: `train/cat/1.png` becomes `cat/1.png`.
 
-    Then names do not depend on whether the user gives the folder `photos` or `photos/train`. Names
-    are returned in composed Unicode, to be the same on every machine.
+    Then names do not depend on whether the user gives the folder `photos` or `photos/train`. The
+    first level is removed at which the folder of every file names a split. Names are returned in
+    composed Unicode, to be the same on every machine.
 
     Args:
         names: Paths of files below the user's folder.
     """
     paths = [compose_unicode(name).split("/") for name in names]
-    depth = min((len(path) for path in paths), default=1) - 1  # without the file's name
+    # the number of folders that every path has; the last part of a path is the file's name
+    depth = min((len(path) for path in paths), default=1) - 1
     for level in range(depth):
         if all(split_of_folder(path[level]) for path in paths):
             return ["/".join(path[:level] + path[level + 1 :]) for path in paths]
@@ -181,8 +189,8 @@ def cut_held_out(train: Source, data: Data) -> SplitCut:
     """Cut off the images to hold out: the share data.validation, by default 1%.
 
     With data.validation_from=labelled, only images with a label are held out. Images without a
-    label stay training images, except in held-out groups (data.group): these groups are not trained
-    on, so their images without a label are not used.
+    label stay training images. With data.group, whole groups are held out, and no image of a
+    held-out group is trained on. So the images without a label in a held-out group are not used.
 
     Args:
         train: The training images.
@@ -226,7 +234,14 @@ def _count_at_least_two(train: Source, data: Data) -> int:
 
 
 def _cut(source: Source, count: int, key: int, data: Data) -> SplitCut:
-    """Cut off `count` random images, or groups with about `count` images if data.group is set."""
+    """Cut off `count` random images.
+
+    If data.group is set, cut off random groups with about `count` images in total instead.
+
+    Raises:
+        UserError: The groups cannot be divided: there is only one group, a class would have no
+            training images, or all groups are too large.
+    """
     if data.group is not None:
         return _cut_groups(source, count, key, data)
     rows_N = first_permuted_rows(source, len(source), key)
@@ -264,7 +279,8 @@ def _cut_groups(source: Source, count: int, key: int, data: Data) -> SplitCut:
     class_G = _most_frequent(label_N, group_N)
     order_G = stratified(class_G, number_G, rng.key(key))
     order_G = order_G[_find_small_groups(size_G[order_G], count, key == TEST_KEY, data)]
-    # cut off the first groups, so many that the number of images is closest to `count`
+    # Cut off the first groups of the order. The number of groups is chosen so that their number of
+    # images is closest to `count`
     total_G = np.cumsum(size_G[order_G])
     most_groups = min(len(order_G), len(number_G) - 1)  # leave one group for training
     num_cut_off = 1 + int(np.abs(total_G[:most_groups] - count).argmin())
@@ -283,7 +299,7 @@ def _find_small_groups(size_G: np.ndarray, count: int, for_testing: bool, data: 
     """Return the positions of the groups that are small enough to be held out or tested on.
 
     Groups may have at most twice the wanted number of images, because a larger group could be most
-    of the data. If all groups are larger and the user did not set the share, the (first) smallest
+    of the data. If all groups are larger and the user did not set the share, only the smallest
     group is returned.
 
     Args:
@@ -297,7 +313,7 @@ def _find_small_groups(size_G: np.ndarray, count: int, for_testing: bool, data: 
         Positions in `size_G`, integers.
 
     Raises:
-        UserError: All groups are larger, and the user has set the share.
+        UserError: All groups are larger than this limit, and the user has set the share.
     """
     fits = np.flatnonzero(size_G <= 2 * count)
     if len(fits):
@@ -358,7 +374,7 @@ def _check_classes(
 
 
 def class_names(source: Source, numbers: Sequence[int]) -> str:
-    """List the names of the classes with these labels, or the labels of classes without names."""
+    """List the names of classes as a text, from labels. A class without a name is a number."""
     names = source.classes
     return list_names([names[number] if number < len(names) else str(number) for number in numbers])
 
@@ -370,6 +386,9 @@ def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np
     gets the position (r - 1/2) / n between 0 and 1. All images are sorted by position, and images
     with equal positions by hash. This is apportionment by Webster's and Sainte-Lague's method.
 
+    For example, four images of class a get the positions 1/8, 3/8, 5/8 and 7/8, and two images of
+    class b get 1/4 and 3/4. The classes in the new order are a, b, a, a, b, a.
+
     Args:
         label_N: The class of each image, integers.
         number_N: A different number for each image, which is hashed to shuffle.
@@ -379,8 +398,9 @@ def stratified(label_N: np.ndarray, number_N: np.ndarray, key: np.ndarray) -> np
         The positions 0 to N - 1 in the new order, int64 (N,).
     """
     hash_N = rng.bits(key, number_N)
-    by_class_N = np.lexsort((hash_N, label_N))
+    by_class_N = np.lexsort((hash_N, label_N))  # sorted by class, and in each class by hash
     _, start_C, size_C = np.unique(label_N[by_class_N], return_index=True, return_counts=True)
+    # the rank of an image in its class is r - 1, from 0 to n - 1
     rank_N = np.arange(len(label_N)) - np.repeat(start_C, size_C)
     position_N = (rank_N + 0.5) / np.repeat(size_C, size_C)
     return by_class_N[np.lexsort((hash_N[by_class_N], position_N))]

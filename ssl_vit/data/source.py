@@ -33,7 +33,7 @@ class Missing(bytes):
         return missing
 
     def __reduce__(self) -> tuple[type["Missing"], tuple[str]]:
-        return Missing, (self.reason,)
+        return Missing, (self.reason,)  # so that the reason is pickled, too
 
 
 Raw = bytes | np.ndarray  # an encoded image (or Missing), or an array (H, W, C)
@@ -64,11 +64,17 @@ class Store(ABC):
         """Return the size of each encoded image in bytes, integers (N,), without reading images."""
 
     def names(self) -> Iterable[str]:
-        """Return the images' file names below the user's folder, or () if images are no files."""
+        """Return the name of each image's file below the user's folder, such as "cat/1.png".
+
+        If the images have no file names, the result is ().
+        """
         return ()
 
     def file_of(self, row: int) -> str:
-        """Return the file name of a row's image below the user's folder, else the row's name."""
+        """Return the name of a row's file below the user's folder.
+
+        If the images are no files, the row's name for warnings and errors is returned.
+        """
         return self.name(row)
 
     def path_of(self, row: int) -> Path | None:
@@ -77,7 +83,10 @@ class Store(ABC):
 
     @property
     def hashed_every(self) -> int | None:
-        """Return n to hash every n-th image for fingerprints, or None to choose n by size."""
+        """Return n if a fingerprint hashes every n-th image.
+
+        For None, the fingerprint chooses n by the size of all images in bytes.
+        """
         return None
 
 
@@ -114,7 +123,8 @@ class Groups(NamedTuple):
         """Put images with the same value into one group.
 
         Groups are numbered from 0 in the alphabetical order of the values. Each image without a
-        value gets a higher number of its own.
+        value gets a higher number of its own. For example, the values "b", null, "a", "b" give the
+        numbers 1, 2, 0, 1 and the names "a" and "b".
 
         Args:
             values: One value for each image, such as the name of a patient. null, "" or NaN mean no
@@ -153,14 +163,14 @@ class Source:
     def fetch(self, rows: np.ndarray) -> tuple[list[Raw], np.ndarray]:
         """Return the images (encoded or arrays) and the labels of rows.
 
-        Labels are int64 (B,), -1 for no label, or lists of labels (B, L) as from
-        `labels.pad_lists`.
+        Single labels are int64 (B,), and -1 means no label. Lists of labels are int64 (B, L),
+        padded as by `labels.pad_lists`.
         """
         stored_rows = self._in_store(rows)
         return self.store.fetch(stored_rows), self.labels.of(stored_rows)
 
     def label_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the labels of rows as from `fetch`, without the images."""
+        """Return the labels of rows, of the same form as from `fetch`, without reading images."""
         return self.labels.of(self._in_store(rows))
 
     def fetch_masks(self, rows: np.ndarray) -> list[Raw]:
@@ -195,11 +205,11 @@ class Source:
 
     @property
     def has_labels(self) -> bool:
-        """Return whether any row of the store has a label."""
+        """Return whether any row of the store has a label, also rows outside of the source."""
         return self.labels.lowest_and_highest[1] >= 0
 
     def subset(self, rows: np.ndarray) -> "Source":
-        """Return a source of the given rows, in the given order."""
+        """Return a source of the given rows of this source, in the given order."""
         return replace(self, rows=self._in_store(rows))
 
     def all_rows(self) -> "Source":
@@ -231,10 +241,11 @@ def labelled_images(source: Source) -> Source:
     If no image has a label, all images are returned.
     """
     lowest, highest = source.labels.lowest_and_highest
-    if lowest >= 0 or highest < 0:  # all images have a label, or none has
+    # lowest >= 0: all images have a label. highest < 0: no image has a label
+    if lowest >= 0 or highest < 0:
         return source
     label_N = source.label_of(np.arange(len(source)))
-    if label_N.ndim == 2:  # the row of an image without a list is filled with UNLABELLED
+    if label_N.ndim == 2:  # lists: the row of an image without a list is filled with UNLABELLED
         label_N = label_N[:, 0]
     return source.subset(np.flatnonzero(label_N != UNLABELLED))
 

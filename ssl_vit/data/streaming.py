@@ -95,13 +95,13 @@ class Stream:
     """Split that is read shard by shard, in endless epochs with random orders of the shards.
 
     Process p of P reads the shards p, p+P, ... of each epoch's order, and divides the images into
-    windows, which are shuffled in memory. A window ends with its epoch, or before an image that
-    would exceed the limit of images or of encoded bytes, so that windows depend on the data alone.
-    One shard and two windows are in memory: one window is read while the other is used.
+    windows, which are shuffled in memory. A window ends with its epoch. A window also ends before
+    an image that would exceed the limit of images or of encoded bytes. One shard and two windows
+    are in memory: one window is read while the other is used.
 
-    `cursors[n]` is the start of the window whose first image is the process's n-th image. Only
-    windows that were read, and the next window, are in `cursors`. A checkpoint stores the cursor
-    from which to resume.
+    `cursors[n]` is the start of the window before which the process has read n images. Only windows
+    that were read, and the next window, are in `cursors`. A checkpoint stores the cursor from which
+    to resume.
     """
 
     def __init__(
@@ -157,13 +157,14 @@ class Stream:
     ) -> Iterator[tuple[Cursor, list[StreamedImage]]]:
         """Yield (cursor, images) of this process's windows, from `start` up to image `stop` - 1.
 
-        The cursor is the start of the window. The cursor of the next window is recorded in
-        `cursors`, so that training can resume there. A thread reads the next window while the
-        caller uses a window.
+        The cursor is the start of the yielded window. The cursor of the next window is recorded in
+        `cursors`, so that training can resume there. While the caller uses a window, a thread reads
+        the next window.
 
         Args:
             start: The cursor of the first window.
-            stop: The number after the last needed image. A process counts its own images from 0.
+            stop: The number of the last needed image, plus 1. A process counts only the images that
+                it reads, from 0.
             count: The most images in a window.
             most_bytes: The most encoded bytes in a window.
             rank: The number of this process.
@@ -188,8 +189,17 @@ class Stream:
     ) -> Iterator[tuple[list[StreamedImage], Cursor]]:
         """Yield (images, cursor of the next window) of this process's windows, without end.
 
-        Images are added to a window until the window is full or the epoch ends. For arguments and
-        errors, see `windows`.
+        Images are added to a window until the window is full or the epoch ends.
+
+        Args:
+            start: The cursor of the first window.
+            count: The most images in a window.
+            most_bytes: The most encoded bytes in a window. A single larger image is a window.
+            rank: The number of this process.
+            processes: The number of processes.
+
+        Raises:
+            UserError: A shard cannot be read, or this process's shards hold no images.
         """
         while True:  # an epoch
             epoch, first_position, first_row, window, num_read = start
@@ -199,7 +209,8 @@ class Stream:
             for position in range(first_position, len(shards)):
                 # `start` may be in the middle of a shard; later shards are read from row 0
                 start_row = first_row if position == first_position else 0
-                # the list of images has no name, so that it is freed before the next shard is read
+                # The list from `_read` is assigned to no variable, so that Python frees the list
+                # before the next shard is read
                 for row, streamed in enumerate(self._read(shards[position])[start_row:], start_row):
                     window_bytes += len(streamed.image)
                     is_full = len(images) == count or window_bytes > most_bytes
@@ -210,7 +221,7 @@ class Stream:
                         images = []
                         window_bytes = len(streamed.image)
                     images.append(streamed)
-            if not images:  # otherwise, empty shards would be read for ever
+            if not images:  # without this error, the empty shards would be read for ever
                 raise UserError(
                     f"{self.where}: all shards of process {rank} (of {processes}) are empty. Use"
                     " fewer processes, or other images."
@@ -226,11 +237,14 @@ class Stream:
     def _read(self, shard: int) -> list[StreamedImage]:
         """Read all images of a shard.
 
-        Stopping in the middle of a parquet file can crash the process at exit (apache/arrow issue
-        45214).
+        A shard is always read to the end. A process that stops in the middle of a parquet file can
+        crash at exit (apache/arrow issue 45214).
 
         Args:
             shard: The number of the shard.
+
+        Raises:
+            UserError: The shard cannot be read, or a label is not one of the run's classes.
         """
         try:
             rows = self.rows.shard(self.shards, shard)

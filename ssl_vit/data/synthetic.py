@@ -28,7 +28,7 @@ def _disc(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _ring(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.abs(np.sqrt(x * x + y * y) - 0.74) - 0.26
+    return np.abs(np.sqrt(x * x + y * y) - 0.74) - 0.26  # radii from 0.48 to 1
 
 
 def _square(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -36,6 +36,7 @@ def _square(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    # equilateral, with a tip at (0, 1). The sides have a distance of 0.5 from the centre
     return np.maximum(0.8660254 * np.abs(x) + 0.5 * y, -y) - 0.5
 
 
@@ -62,10 +63,11 @@ def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _cross(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     x = np.abs(x)
     y = np.abs(y)
-    return np.maximum(np.maximum(x, y) - 1, np.minimum(x, y) - 0.33)
+    return np.maximum(np.maximum(x, y) - 1, np.minimum(x, y) - 0.33)  # bars of length 2, width 0.66
 
 
 def _crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    # a disc around (0.25, 0), without a disc of radius 0.8 around (0.85, 0)
     return np.maximum(_disc(x - 0.25, y), 0.8 - np.sqrt((x - 0.85) ** 2 + y * y))
 
 
@@ -79,11 +81,13 @@ def _heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _hourglass(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     y = np.abs(y)
+    # |x| is at most 0.2 in the middle (y = 0), and at most 0.83 at the upper and lower side
     return np.maximum(y - 1, 0.848 * np.abs(x) - 0.53 * y - 0.17)
 
 
 def _arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     x = np.abs(x)
+    # the head is a triangle from y = 0.1 to 1; the shaft below is a bar of width 0.66
     head = np.maximum(0.7071068 * (x + y - 1), 0.1 - y)
     return np.minimum(head, np.maximum(x - 0.33, np.abs(y + 0.4) - 0.6))
 
@@ -118,13 +122,14 @@ def _wave(u: np.ndarray) -> np.ndarray:
 def _checks(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     u = _wave(u)
     v = _wave(v)
+    # negative (inside) where one of u and v is negative and the other is positive
     return np.maximum(np.minimum(u, v), -np.maximum(u, v))
 
 
 def _dots(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     u = _wave(u) + 0.5
     v = _wave(v) + 0.5
-    return np.sqrt(u * u + v * v) - 0.8  # half of the area
+    return np.sqrt(u * u + v * v) - 0.8  # discs of radius 0.8 cover half of the area
 
 
 TEXTURES: tuple[Pattern, ...] = (
@@ -138,9 +143,9 @@ TEXTURES: tuple[Pattern, ...] = (
 # second row for diagonal textures. The widths are 1.4 to 2.5 patches of 1/8.
 CELLS = np.array([[3, 4, 5], [4 * 0.7071068, 5 * 0.7071068, 6 * 0.7071068]], np.float32) / 16
 
-# Two deep and two bright colours for each hue of a circle, as octal RGB. This number is also the
-# class of a patch with this mean colour. Ground and figure have opposite tones, one deep and one
-# bright, so that outlines are visible.
+# Two deep and two bright colours for each hue of a circle, as octal RGB: 0o501 has the level 5 of
+# red, 0 of green and 1 of blue. This number is also the class of a patch with this mean colour.
+# Ground and figure have opposite tones, one deep and one bright, so that outlines are visible.
 PALETTE = np.array(
     [
         [0o501, 0o613, 0o744, 0o753],  # red
@@ -311,8 +316,10 @@ def _cover(patterns: Sequence[Pattern], kind_B: np.ndarray, frame: Frame, size: 
         x0, y0, turn, unit = (values[has_kind_B] for values in frame)
         u = (x - x0) / unit
         v = (y - y0) / unit
+        # a negative turn counts from the end: COS[-40] is the cosine of 320 degrees
         cos = COS[turn]
         sin = SIN[turn]
+        # rotate the points into the axes of the pattern
         distance = patterns[kind](u * cos + v * sin, v * cos - u * sin)
         distance_in_pixels = distance * (unit * size)
         share_BHW[has_kind_B] = np.clip(0.5 - distance_in_pixels, 0, 1)  # 1/2 on the edge
@@ -375,7 +382,7 @@ def _draw_two_colors(key_B: np.ndarray, tone_B: np.ndarray) -> np.ndarray:
 def _axes(size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the coordinates of pixel centres, float32: x (1, 1, W) and y (1, H, 1)."""
     x_W = ((np.arange(size) + 0.5) / size).astype(np.float32)
-    return x_W[None, None, :], x_W[None, ::-1, None]
+    return x_W[None, None, :], x_W[None, ::-1, None]  # reversed, because y points up
 
 
 def _uniform(key_B: np.ndarray, slot: int, low: float, high: float) -> np.ndarray:

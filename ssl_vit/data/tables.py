@@ -65,7 +65,8 @@ class TableStore(Store):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out `cells` when the store is pickled for a spawned data worker.
 
-        Arrow would copy the contents of the table's files. `datasets` only pickles their names.
+        Pickling `cells` would copy all images. Pickling `rows` copies no images, because `datasets`
+        pickles only the names of the table's files.
         """
         return {key: value for key, value in self.__dict__.items() if key != "cells"}
 
@@ -89,7 +90,7 @@ class TableStore(Store):
     def check_files(self, where: str) -> None:
         """Check that files can be read if the table stores names of files instead of images.
 
-        Only the first 100 rows are checked.
+        Only the first 100 rows are checked. If these rows hold images, nothing is checked.
 
         Args:
             where: The beginning of the error message, such as "data.path=photos".
@@ -114,7 +115,7 @@ class TableStore(Store):
         return None if self.cells.paths is None else self.cells.paths[row].as_py()
 
     def sizes(self) -> np.ndarray:
-        if self.shape is not None:  # the mean size, rounded up
+        if self.shape is not None:  # for every row the mean size of a row, rounded up
             return np.full(len(self), -(-self.rows.data.nbytes // len(self)))
         encoded = self.cells.images
         if pyarrow.types.is_null(encoded.type):
@@ -142,8 +143,9 @@ def place_below(path: str | None, roots: Sequence[Path]) -> Path | Missing:
 
     Args:
         path: The file name in the row, None or "" for no name.
-        roots: The resolved folders. A relative name belongs to the first folder that it does not
-            leave (by "../"), even if the file does not exist.
+        roots: The resolved folders. The returned path lies in the first folder for which this is
+            possible, even if the file does not exist there. A name with "../" may lead outside of
+            a folder.
     """
     if not path:
         return Missing("this row has no image")
@@ -204,6 +206,7 @@ def array_cell(cell: pyarrow.ChunkedArray, shape: tuple[int | None, ...]) -> Raw
     # an array is stored as three levels of lists, and each `flatten` removes one level
     flat = stored.flatten().flatten().flatten().to_numpy(zero_copy_only=False)
     # None as second or third length counts as 0, so that the array is refused
+    # the number of values for each index of the first axis
     row_size = math.prod(length or 0 for length in shape[1:])
     has_shape = row_size > 0 and len(flat) % row_size == 0
     if has_shape and shape[0] is not None:
@@ -231,7 +234,7 @@ class Parquet(NamedTuple):
     Attributes:
         files: The files that have rows.
         classes: Names of the classes.
-        has_usable_labels: Whether the files name the same classes, so that labels can be used.
+        has_usable_labels: Whether a label means the same class in all files of the split.
     """
 
     files: list[Path]
@@ -282,6 +285,8 @@ def split_files(
         label_columns = [columns.find_columns(features, data)[1] for features in parsed]
         class_lists = list(map(columns.class_names, parsed, label_columns))
         longest = max(class_lists, key=len, default=[])
+        # Labels can be used if a class number never has two names, and if either all files or no
+        # files have names
         all_or_no_names = not longest or all(class_lists)
         has_usable_labels = same_numbers(class_lists) and all_or_no_names
         if not has_usable_labels:
@@ -296,8 +301,8 @@ def split_files(
 def load_parquet(files: Sequence[Path], data: Data, stream: bool = False) -> Any:
     """Load the rows of a split's parquet files with `datasets`.
 
-    `datasets` copies the images to its cache, which later runs use again. For a stream, the cache
-    is a temporary folder, because only a few file names are cached.
+    `datasets` copies the images to a cache, and later runs read this cache. For a stream, images
+    are not copied, and the cache is a temporary folder with a few file names.
 
     Args:
         files: The parquet files.
@@ -341,14 +346,34 @@ def _check_whole(file: Path) -> None:
 
 
 def open_parquet(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Open every split of parquet files. For arguments and errors, see `tars.open_tars`."""
+    """Open every split of parquet files.
+
+    Args:
+        contents: The parquet files of each split.
+        data: The recipe's options of the images.
+        guesses: A list to which warnings are added.
+
+    Raises:
+        UserError: A file is damaged, files of a split have different columns, or a column does not
+            exist or holds no images or labels.
+    """
     parquet_of = split_files(contents.files, data, guesses)
     opened = {name: load_parquet(parquet.files, data) for name, parquet in parquet_of.items()}
     return open_tables(opened, data, parquet_of, guesses)
 
 
 def open_saved(contents: Contents, data: Data, guesses: list[str]) -> dict[str, Source]:
-    """Open every split that `save_to_disk` wrote. For arguments, see `tars.open_tars`."""
+    """Open every split that `save_to_disk` wrote.
+
+    Args:
+        contents: The files at data.path, not used.
+        data: The recipe's options of the images.
+        guesses: A list to which warnings are added.
+
+    Raises:
+        UserError: The splits cannot be read, or a column does not exist or holds no images or
+            labels.
+    """
     return open_tables(load_saved(data, guesses), data, {}, guesses)
 
 
@@ -368,9 +393,9 @@ def load_hub(data: Data, stream: bool = False) -> dict[str, Any]:
 def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
     """Load the splits of a `save_to_disk` folder, {name: table}.
 
-    A single table has the name of a split in the metadata. For a part of a split, such as
-    "train[:10%]", the name is "train". Joined splits, such as "train+test", are used as train, with
-    a warning.
+    The folder may hold a single table. The name of its split is then read from the metadata. For a
+    part of a split, such as "train[:10%]", the name is "train". Joined splits, such as
+    "train+test", are used as train, with a warning.
 
     Args:
         data: The options of the images, with data.path.
@@ -410,8 +435,8 @@ def _call_datasets(load: Callable[[], Any], data: Data) -> Any:
 def _user_error(error: Exception, data: Data) -> UserError:
     """Return the UserError for an error of the library `datasets`.
 
-    If the machine is offline or a split has no images, the message says what to do. Other messages
-    of `datasets` are repeated.
+    If the machine is offline or a split has no images, the new message says what to do. Otherwise
+    the new message contains the message of `datasets`.
     """
     # prefer the cause, because the error may only say that "An error occurred while generating the
     # dataset"
@@ -503,6 +528,7 @@ def open_tables(
         )
         for name, found in columns_by_split.items()
     }
+    # the name for messages: the label column of the first split that has one
     column = next((found.label for found in columns_by_split.values() if found.label), "label")
     asked = data.label_column is not None
     rules = LabelRules(column, data.location, f"column {column}", asked, typed=True)
@@ -516,7 +542,7 @@ def open_tables(
         if masks.column:
             masks = masks._replace(store=TableStore(rows, masks.column, folders))
         groups = None
-        if data.group in rows.features:
+        if data.group in rows.features:  # only the training split must have this column
             groups = Groups.by_value(rows.select_columns([data.group])[:][data.group])
         splits[name] = Source(store, labels_by_split[name], masks, groups)
     return splits

@@ -47,7 +47,7 @@ class Members:
 
     Attributes:
         images: {"images" or "arrays": {key: place of the image}}.
-        labels: {key: {"cls" or "json": label}}.
+        labels: {key: {"cls" or "json": label}}, such as {"train/0001": {"cls": 3}}.
         skipped: Number of files that are not used, by kind.
         duplicates: Names of unused images, because another image has the same key.
     """
@@ -58,7 +58,11 @@ class Members:
     duplicates: list[str] = field(default_factory=list)
 
     def label(self, key: str) -> Any:
-        """Return the label of an image, or None. A .cls file has precedence over a .json file."""
+        """Return the label of an image, or None.
+
+        If a .cls file and a .json file have a label, the label in the .cls file is returned.
+        """
+        # the label of 0001.seg.png is in 0001.seg.cls (or .json), or else in 0001.cls (or .json)
         label_of = self.labels.get(key) or self.labels.get(_sample_key(key)) or {}
         return next((label_of[ending] for ending in LABEL_ENDINGS if ending in label_of), None)
 
@@ -226,8 +230,9 @@ def _members(file: Path, column: str | None) -> Members:
 
     Args:
         file: The tar.
-        column: The value of data.label_column. None reads .cls files and the key `label` of .json
-            files, "cls" only .cls files, and another name only this key of .json files.
+        column: The value of data.label_column. For None, labels are in .cls files and under the key
+            `label` of .json files. For "cls", labels are only in .cls files. For another name,
+            labels are only in .json files, under this name.
 
     Raises:
         UserError: The tar is damaged or cut off.
@@ -255,7 +260,7 @@ def _members(file: Path, column: str | None) -> Members:
     except (OSError, OverflowError, tarfile.TarError) as error:
         raise UserError(f"data.path={file}: {reason(error)}") from None
     for images in members.images.values():
-        # such as 0001.seg.png next to 0001.png
+        # leave out an image such as 0001.seg.png next to 0001.png: both belong to the sample 0001
         additional = [
             key for key in images if _sample_key(key) != key and _sample_key(key) in images
         ]
@@ -276,10 +281,12 @@ def _read_headers(tar: tarfile.TarFile, length: int) -> Iterator[tarfile.TarInfo
         length: The size of the tar in bytes.
 
     Raises:
-        ValueError: A member begins before the previous member, or ends after the file.
+        ValueError: A member begins before the previous member, has a negative size, or ends after
+            the end of the tar.
     """
     last_offset = -1
     for member in iter(tar.next, None):
+        # a regular file has at least 0 bytes, and ends at the end of the tar or before
         is_cut_off = member.isreg() and not 0 <= member.size <= length - member.offset_data
         if member.offset <= last_offset or is_cut_off:
             raise ValueError(f"the tar is cut off or damaged at byte {member.offset}")
@@ -294,14 +301,15 @@ def _add_member(
 ) -> bool:
     """Add a file of a tar to `members`, and return whether the file is a used image.
 
-    For an image, offset and size in the tar are recorded. A label is read. Other files are counted
-    as skipped.
+    For an image, the offset and the size in the tar are recorded. For a .cls or .json file, the
+    label is read. Other files are counted as skipped.
 
     Args:
         member: The header of the file.
         descriptor: The opened tar, to read labels.
-        column: The value of data.label_column. None reads .cls files and the key `label` of .json
-            files, "cls" only .cls files, and another name only this key of .json files.
+        column: The value of data.label_column. For None, labels are in .cls files and under the key
+            `label` of .json files. For "cls", labels are only in .cls files. For another name,
+            labels are only in .json files, under this name.
         members: The images and labels of this tar so far, which are changed.
     """
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
@@ -336,6 +344,9 @@ def _parse_label(kind: str, content: bytes, column: str) -> Any:
     A .cls file holds the label as JSON, such as 3 or [1, 2], or else as plain text. A .json file
     holds a JSON object with the label under the key `column`.
 
+    For example, a .json file with {"label": 3} has the label 3 if the column is "label". A .cls
+    file with the text cat has the label "cat".
+
     Args:
         kind: The ending of the file, "cls" or "json".
         content: The content of the file.
@@ -345,7 +356,7 @@ def _parse_label(kind: str, content: bytes, column: str) -> Any:
         value = json.loads(content)
     except (ValueError, RecursionError):
         text = " ".join(content.decode(errors="replace").split())
-        return text if text and kind == "cls" else None
+        return text if text and kind == "cls" else None  # a damaged .json file has no label
     if kind == "json":
         return value.get(column) if isinstance(value, dict) else None
     return value

@@ -53,7 +53,7 @@ def crop_boxes(
         Top, left, height and width of each crop in pixels, int64 (B, 4).
     """
     key_B = rng.stream(key_B, "crop")
-    # draw areas and aspect ratios of TRIES boxes
+    # draw areas (slots 0, 2, 4, ...) and aspect ratios (slots 1, 3, 5, ...) of TRIES boxes
     slot_T = 2 * np.arange(TRIES)
     uniform_BT = rng.uniform(key_B[:, None], slot_T)
     share_BT = smallest_area + (largest_area - smallest_area) * uniform_BT
@@ -66,6 +66,7 @@ def crop_boxes(
     fits_BT = (w_BT > 0) & (w_BT <= width_B[:, None]) & (h_BT > 0) & (h_BT <= height_B[:, None])
     first_fitting_B = fits_BT.argmax(1)
     none_fits_B = ~fits_BT.any(1)
+    # the largest box is the image, made narrower or lower if its aspect ratio is outside of RATIO
     largest_w_B = np.minimum(width_B, np.rint(height_B * RATIO[1])).astype(np.int64)
     largest_h_B = np.minimum(height_B, np.rint(width_B / RATIO[0])).astype(np.int64)
     row_B = np.arange(len(key_B))
@@ -154,9 +155,10 @@ def mix_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Mix each image with its partner by mixup or CutMix.
 
-    Mixup (Zhang et al., 2018) blends the two images, with a weight of the first image drawn from
+    Mixup (Zhang et al., 2018) blends the two images. The weight of the first image is drawn from
     Beta(mixup, mixup). CutMix (Yun et al., 2019) pastes a box of the partner at a random position.
-    The box covers the share 1 - Beta(cutmix, cutmix) of the area, or less at the image's border.
+    A random number b is drawn from Beta(cutmix, cutmix), and the box covers the share 1 - b of the
+    area, or less if the image's border cuts the box.
 
     Args:
         image_B3HW: The images, integers.
@@ -171,6 +173,7 @@ def mix_pairs(
         to 1. The partner has the weight 1 - w.
     """
     key_B = rng.stream(key_B, "mix")
+    # both methods: 0.5; only CutMix: 1; only mixup: 0
     cutmix_chance = 0.5 if mixup and cutmix else float(cutmix > 0)
     is_cutmix_B = rng.uniform(key_B, 0) < cutmix_chance
     # 1.0 stands for the parameter of a method that is not used
@@ -289,7 +292,9 @@ def _resize_and_crop(
 def _middle(image: Tensor) -> Tensor:
     """Crop the middle of a very long image (C, H, W), and return other images unchanged.
 
-    Resizing the shorter side of a line of pixels would enlarge the longer side beyond the memory.
+    The longer side is cut to at most 32 times the shorter side. Without this cut, resizing the
+    shorter side could enlarge the longer side beyond the memory: 1 x 10,000 pixels would become
+    256 x 2,560,000 pixels.
     """
     height, width = image.shape[1:]
     longest = STRIP * min(height, width)

@@ -31,7 +31,8 @@ SHARED = Path("/dev/shm")  # where workers put batches until they are used
 PREFETCH = 4  # batches that each worker keeps ready
 POLL_SECONDS = 1.0  # between calls of should_stop while no batch comes
 END_SECONDS = 2.0  # seconds to wait for workers to end by themselves, and again after a kill
-# torch's messages about a worker that ended
+# torch's messages about a worker that ended, such as "DataLoader worker (pid 12) is killed by
+# signal: Killed"
 LOST = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[0-9, ]+)\) (?P<reason>[^.\n]*)")
 
 
@@ -39,8 +40,9 @@ def limit_workers(workers: int, batch_bytes: int) -> int:
     """Return the requested number of workers, or the largest number that fits into shared memory.
 
     Each worker keeps PREFETCH batches in shared memory, which is often only 64 MiB in containers. A
-    worker dies of SIGBUS if shared memory is full. The processes of this machine share half of the
-    free memory. The other half is left for batches in use and for other programs.
+    worker dies of SIGBUS if shared memory is full. The workers of all training processes of this
+    machine may fill half of the free shared memory. The other half is left for batches in use and
+    for other programs.
 
     Args:
         workers: The requested number of workers.
@@ -99,9 +101,9 @@ class InterruptibleLoader:
     for ever.
 
     While no batch comes, a timer calls `should_stop` every POLL_SECONDS. The timer's signal,
-    SIGALRM, interrupts any wait of the main thread. torch's own time-out does not: it ends the wait
-    for a worker's message, but not the wait for tensors, which are fetched over a socket. A stopped
-    worker does not answer there.
+    SIGALRM, interrupts any wait of the main thread. torch's own time-out interrupts the wait for a
+    worker's message, but not the wait for tensors, which are fetched from the worker over a socket.
+    A worker that was stopped (by SIGSTOP) does not answer on the socket.
 
     Args:
         loader: The loader of the batches.
@@ -143,7 +145,7 @@ class InterruptibleLoader:
             signal.setitimer(signal.ITIMER_REAL, POLL_SECONDS, POLL_SECONDS)
         try:
             return cast(Batch, next(self.iterator))
-        except (ConnectionError, EOFError):
+        except (ConnectionError, EOFError):  # the worker may have died while it handed over a batch
             self._check_workers()
             raise
         except RuntimeError as error:
@@ -176,9 +178,9 @@ class InterruptibleLoader:
 def _end_workers(iterator: Any) -> None:
     """End the workers of a loader's iterator within a few seconds.
 
-    torch's `_shutdown_workers` waits 5 seconds for each worker, and without limit for the thread
-    that pins memory, which may wait for a worker. So `_shutdown_workers` runs in another thread,
-    and workers that are alive after END_SECONDS are killed.
+    torch's `_shutdown_workers` waits 5 seconds for each worker. It also waits, without limit, for
+    the thread that pins memory, and this thread may wait for a worker. So `_shutdown_workers` runs
+    in another thread here, and workers that are alive after END_SECONDS are killed.
 
     Args:
         iterator: The iterator of a DataLoader with workers.
@@ -204,9 +206,9 @@ def _end_workers(iterator: Any) -> None:
 def init_worker(number: int) -> None:
     """Prepare a worker process for errors and signals. A DataLoader calls this in each worker.
 
-    The worker ignores signals that stop a run, such as Ctrl+C: a terminal sends these signals to
-    all processes, but the training process needs workers to finish a step. The training process
-    ends the worker.
+    The worker ignores signals that stop a run, such as Ctrl+C. A terminal sends these signals to
+    all processes, but the training process needs workers to finish a step. Afterwards, the training
+    process ends the worker.
     """
     Queue._on_queue_feeder_error = staticmethod(_exit_on_queue_error)  # type: ignore[attr-defined]
     sys.excepthook = _hide_too_many_files
@@ -223,9 +225,9 @@ def init_worker(number: int) -> None:
 
 
 def _hide_too_many_files(kind: Any, error: BaseException, trace: Any) -> None:
-    """Print an error of a worker's thread, unless too many files are open.
+    """Print an error of a worker, unless the error is that too many files are open.
 
-    In that case, the exit status tells the training process.
+    The exit status of the worker tells the training process of too many open files.
     """
     if not has_too_many_files(error):
         sys.__excepthook__(kind, error, trace)

@@ -64,9 +64,10 @@ def measure(
         name: ENCODER, or the name of the baseline.
 
     Returns:
-        Three values: whether the probe classifies each test image correctly, bool (1, M), in the
-        order of the split, on the CPU; the same for always naming the commonest class; and counts
-        of repeated test images.
+        Three values. The first says for each test image whether the probe classifies the image
+        correctly: bool (1, M), in the order of the split, on the CPU. The second says the same for
+        always naming the commonest class. The third has counts of repeated test images. None: all
+        test images are distinct.
 
     Raises:
         UserError: The tokens of the training images do not fit into memory, tokens are not finite,
@@ -86,8 +87,9 @@ def measure(
     def read(image_BCHW: Tensor) -> Tensor:
         """Return tokens (B, T, D), rounded to STORAGE_TYPE in every split.
 
-        If only training tokens were rounded, rounding could make training tokens equal, and the
-        tokens of other splits would appear many standard deviations away.
+        Rounding can make nearly equal training tokens equal, so that their standard deviation is
+        0. Tokens of other splits that were not rounded would then be very large after
+        standardisation.
         """
         return to_storage_type(checked(image_BCHW))
 
@@ -106,7 +108,7 @@ def measure(
             """Return the class (B, G) that each learning rate's probe predicts for each image."""
             return fitted.logits(read(image_BCHW).float()).argmax(2)
 
-        # Gather the predicted classes of all processes as if the classes were features
+        # This function gathers what a reader returns. Here, the "features" are predicted classes
         predicted, copies = features.extract_labelled_features(
             {name: predict_classes}, images.read_batches(source), accelerator
         )
@@ -241,6 +243,7 @@ def extract(
     """
     batch_tokens = [(batch.index, batch.label, read(batch.image).cpu()) for batch in batches]
     tokens: TrainingTokens | None = None
+    # Gathering is collective. A process with fewer batches than others gathers empty lists
     most_batches = max(accelerator.gather_parts([len(batch_tokens)]))
     # Gather batch by batch and drop gathered batches, so that memory never holds all tokens twice
     for _ in range(most_batches):
@@ -295,6 +298,8 @@ def train(
     optimiser = torch.optim.SGD(parameter_groups, momentum=probes.MOMENTUM)
     schedule = LambdaLR(optimiser, lambda step: 0.5 * (1 + math.cos(math.pi * step / probe.steps)))
     elements_per_image = max(x_NTD[0].numel(), rates * query_HD.numel())
+    # Split a batch, so that a temporary tensor has at most ELEMENTS values. The gradients of the
+    # parts add up
     images_at_once = max(1, probes.ELEMENTS // elements_per_image)
     for step in console.with_progress(
         range(probe.steps), probe.steps, "steps of the attentive probe"
@@ -304,6 +309,8 @@ def train(
             stacked = AttentiveProbe(scale, torch.stack(queries), torch.stack(weights))
             logits_BGC = stacked.logits(x_NTD[rows].to(device, torch.float32))
             label_BG = label_N[rows, None].to(device).expand(-1, rates)
+            # The loss of a rate depends only on the rate's own queries and weights, so the gradient
+            # of the sum over all rates gives each rate the gradient of the rate's own loss
             loss = F.cross_entropy(logits_BGC.mT, label_BG, reduction="sum") / batch
             loss.backward()
         optimiser.step()

@@ -134,8 +134,9 @@ def accuracy_difference(right_TM: Tensor, other_TM: Tensor, copies: Copies | Non
 
     Args:
         right_TM: Whether the encoder classifies each image correctly in each draw, bool.
-        other_TM: Same for the baseline, for the same images and draws. A baseline with a single
-            draw, such as the commonest class, is compared with every draw of the encoder.
+        other_TM: Whether the baseline classifies each image correctly, for the same images and
+            draws. A baseline with a single draw, such as the commonest class, is compared with
+            every draw of the encoder.
         copies: Counts of repeated images. None: all images are distinct.
     """
     difference_M = right_TM.double().mean(0) - other_TM.double().mean(0)
@@ -159,12 +160,13 @@ def metrics_with_baselines(
 
     Args:
         right: {ENCODER or a key of SUBSTITUTES: {measure: bool (T, M)}}, empty if nothing was
-            probed. A baseline without a measure has no metric for the measure.
+            probed. If a baseline lacks a measure of the encoder, the baseline gets no metric for
+            this measure.
         split: Split of the images.
         copies: Counts of repeated images. None: all images are distinct.
         paired: Whether to measure the difference between encoder and baseline on the same images.
-            Set False if the interval of the difference would be wrong, because the images chose the
-            best checkpoint, because the encoder was trained on the images, or because the images
+            Set False in three cases, because the interval of the difference would be wrong: the
+            images chose the best checkpoint, the encoder was trained on the images, or the images
             form groups (for example, several images of one patient).
         is_probe: Whether the probes ran during training.
     """

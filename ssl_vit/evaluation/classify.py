@@ -111,11 +111,13 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> l
         "top1", with more than five classes "top5", and the baseline "majority_top1", the accuracy
         of always naming the commonest class. Empty without labels.
     """
+    # Single labels (M,) become (M, 1). Lists of labels (M, L) stay
     label_ML = predictions.label.reshape(len(predictions.label), -1)
     is_labelled_M = (label_ML >= 0).any(1)
     if not is_labelled_M.any():
         return []
     label_ML, top_MK = label_ML[is_labelled_M], predictions.top5[is_labelled_M]
+    # Compare each of K predicted classes with each of L labels. No class equals the padding -1
     correct_MK = (top_MK[:, :, None] == label_ML[:, None]).any(2)
     top1, majority = MetricKey("top1"), MetricKey("top1", subject="majority_top1")
     right = {top1: correct_MK[:, :1].any(1)}
@@ -139,6 +141,8 @@ def accuracies(predictions: Predictions, classes: int, paired: bool = True) -> l
 
 def commonest_class(label_ML: np.ndarray) -> int:
     """Return the class that labels the most images.
+
+    For example, the lists [[2, 5], [5, -1]] give class 5, which labels two images.
 
     Args:
         label_ML: Lists of labels of M images, padded to length L with negative numbers.
@@ -184,7 +188,8 @@ def real_accuracy(predictions: Predictions, source: Source, path: str) -> list[M
             f"eval.real={path}: the names of the test images lack ImageNet's image numbers. Use"
             " file names such as ILSVRC2012_val_00000001.JPEG."
         )
-    # All names match here, so no image gets [], which only satisfies the type checker
+    # The numbers in the names begin at 1. All names match here, so no image gets the list []: it
+    # is only for the type checker
     labels = [real_labels[int(match[1]) - 1] if match else [] for match in matches]
     rows = np.flatnonzero([len(labels_of_image) > 0 for labels_of_image in labels])
     if not len(rows):

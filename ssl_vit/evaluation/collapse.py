@@ -93,7 +93,7 @@ def mean_cosine(x_ND: Tensor) -> float:
     """Return the mean cosine of features over all pairs of different images.
 
     The mean of the features is not subtracted, because the cosines of centred features always add
-    up to nearly 0.
+    up to nearly 0. A single image has no pairs, and the result is then 0.
 
     Args:
         x_ND: Features of N images.

@@ -1,7 +1,8 @@
 """Measure segmentation by a linear probe on patch features of a frozen encoder.
 
-Legend: I images, B images of a batch, N patches, D width, A width and constant, C classes,
-G learning rates, F = G C, S side of image and mask in pixels, H W rows and columns of patches.
+Legend: I training images, M images of a split, B images of a batch, N patches, D width, A width and
+constant, C classes, G learning rates, F = G C, S side of image and mask in pixels, H W rows and
+columns of patches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +31,8 @@ from .features import ENCODER, CheckedReader, Reader
 from .images import EvaluationImages
 from .probes import Scale
 
-# Fewest images for which a difference has an interval: resamples of fewer vary too little
+# A difference has an interval only for at least this number of distinct images. With fewer images,
+# resamples vary too little
 FEWEST = 30
 SCORES = ("miou", "pixel_accuracy")
 
@@ -40,7 +42,7 @@ class SegmentationTask(NamedTuple):
 
     Attributes:
         classes: Number of classes of pixels.
-        ignore: Value of pixels in a mask that are ignored.
+        ignore: Value that marks the pixels of a mask that are not counted.
         grid: Rows and columns of patches.
     """
 
@@ -84,7 +86,7 @@ class PixelCounts(NamedTuple):
     Attributes:
         total_G3C: Counts of the predictions at each learning rate, summed over images.
         commonest_3C: Counts of always predicting the commonest class, summed over images.
-        image_M3C: Counts of each image, of the predictions at the first rate.
+        image_M3C: Counts of each image, for the predictions at the first learning rate.
         content_M: Hash of each image's content.
     """
 
@@ -155,8 +157,9 @@ def segmentation_metrics(counts: Mapping[str, PixelCounts], paired: bool) -> lis
         paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
 
     Returns:
-        The metrics, each followed by the metric of the baselines: always predicting the commonest
-        class (named "majority_" and the metric) and untrained weights.
+        The metrics "miou" and "pixel_accuracy" of the encoder. Each metric is followed by the
+        same metric of always predicting the commonest class (for example "majority_miou") and of
+        untrained weights.
     """
     encoder_counts, fresh = counts[ENCODER], counts.get(UNTRAINED)
     totals = {
@@ -335,6 +338,7 @@ def train_segmenter(
     def gradient(step: int, weight_AF: Tensor) -> Tensor:
         row_B = probes.rows_of_batch(step, min(probe.batch, images), images)
         total_AF = torch.zeros_like(weight_AF)
+        # If all pixels are ignored, the gradient is 0. At least 1 avoids a division by 0
         counted_pixels = (train.mask_ISS[row_B].long() != task.ignore).sum().clamp(min=1).item()
         for rows in row_B.split(images_at_once):
             x_BND, mask_BSS = train.x_IND[rows].to(device), train.mask_ISS[rows].to(device)
@@ -455,9 +459,11 @@ def scores(total_R3C: Tensor) -> dict[str, np.ndarray]:
     Returns:
         {"miou": float64 (R,), "pixel_accuracy": float64 (R,)}, a score for each table.
     """
+    # The three counts are correct pixels, true pixels and predicted pixels of each class
     right_RC, true_RC, predicted_RC = total_R3C.double().numpy().swapaxes(0, 1)
     union_RC = true_RC + predicted_RC - right_RC
     occurs_RC = union_RC > 0
+    # A class that does not occur has IoU 0 / 1 and adds nothing to the sum below
     iou_RC = right_RC / np.where(occurs_RC, union_RC, 1)
     classes_R, pixels_R = occurs_RC.sum(1), true_RC.sum(1)
     miou_R = iou_RC.sum(1) / np.where(classes_R > 0, classes_R, np.nan)
@@ -479,6 +485,7 @@ def score_interval(a: PixelCounts, b: PixelCounts, name: str) -> Interval:
     # Flatten the counts of each image to K = 3 C numbers
     a_MK, b_MK = (counts.image_M3C.flatten(1).double().numpy() for counts in (a, b))
 
+    # Takes counts summed over the images of each of R resamples, and returns R scores
     def score(sum_RK: np.ndarray) -> np.ndarray:
         return scores(torch.from_numpy(sum_RK).unflatten(1, a.image_M3C.shape[1:]))[name]
 

@@ -25,8 +25,9 @@ from ..training.loop import to_device
 from .features import ENCODER, check_finite, is_finite
 
 SAMPLED = 2000  # number of images whose pairwise similarities are measured
-SAMPLE_KEY = 7  # key of the permutation that draws these images
-UNREADABLE = b"unreadable"  # key of a parquet file's metadata: a JSON list of texts
+SAMPLE_KEY = 7  # key of the permutation that draws the sampled images
+# Key in a parquet file's metadata. The value is a JSON list with a text for each unreadable image
+UNREADABLE = b"unreadable"
 
 
 # uint8 images (B, 3, H, W) -> features (B, D), and patch tokens (B, N, D) or None without patches
@@ -160,6 +161,7 @@ def decode(file: Path) -> tuple[np.ndarray, np.ndarray]:
     table = pyarrow.parquet.read_table(file, columns=["index", "embedding"])
     embedding = table.column("embedding").combine_chunks()
     values = embedding.flatten().to_numpy()
+    # `values` has the features of all images in one row. A shard may have no readable image
     width = len(values) // max(1, len(embedding))
     return table.column("index").to_numpy(), values.reshape(len(embedding), width)
 
@@ -193,9 +195,10 @@ def search(
         top: Number of images to find for each query.
 
     Returns:
-        For each query, the images with the highest cosine similarity, best first; and the
-        similarities of all pairs among at most SAMPLED random images, which show how similar two
-        images usually are. None if fewer than two of the random images are readable.
+        Two values. The first has, for each query, a list of the images with the highest cosine
+        similarity, best first. The second summarises the similarities of all pairs among at most
+        SAMPLED random images. It shows how similar two images usually are, and is None if fewer
+        than two of the random images are readable.
     """
     sampled_S = _sample_images(sum(shard.last - shard.first for shard in shards))
     query_QD = normalize(query_QD)
@@ -206,6 +209,7 @@ def search(
         row_M, x_MD = decode(shard.file)  # rows in the split
         if len(row_M):
             x_MD = normalize(x_MD)
+            # Number all images of all shards from 0, including unreadable images
             index_in_all_shards_M = shard_start + row_M - shard.first
             is_sampled_M = np.isin(index_in_all_shards_M, sampled_S)
             sample.append(x_MD[is_sampled_M])

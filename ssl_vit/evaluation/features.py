@@ -122,7 +122,7 @@ def extract_labelled_features(
         on the device; and counts of repeated images.
 
     Raises:
-        NonFiniteError: See `gather_features`.
+        NonFiniteError: A feature of the encoder is not finite.
     """
     _, label_N, content_N, x_of_name = gather_features(readers, batches, accelerator)
     is_labelled_N = label_N >= 0
@@ -259,7 +259,8 @@ def sample_few_shot(
     """
     source, accelerator = images.splits.train, images.accelerator
     label_N = source.label_of(np.arange(len(source)))
-    # index_L are rows of the split. `picks` and row_S index the labelled images, that is index_L
+    # index_L[i] is the row in the split of the i-th labelled image. `picks` and row_S hold numbers
+    # i of labelled images, so they index index_L and label_L
     index_L = np.flatnonzero(label_N >= 0)
     label_L = torch.from_numpy(label_N[index_L])
     draws = DRAWS_ALONE if probe.trials is None else probe.trials
@@ -294,7 +295,8 @@ def run_probes(
     """Fit probes to training features, and yield which test images each probe classifies correctly.
 
     Only the probes that read one feature per image are run: k-NN, the linear probe and few-shot.
-    The attentive probe (`attentive.py`) and segmentation (`dense.py`) read several tokens.
+    The attentive probe (`attentive.py`) and segmentation (`dense.py`) read several tokens of an
+    image.
 
     Probes run in float32 even under a caller's autocast. In bfloat16, different similarities would
     round to equal values, and k-NN would choose other neighbours.
@@ -336,15 +338,15 @@ def probe_all(
 ) -> dict[str, Right]:
     """Run the probes on the features of the encoder and of each baseline.
 
-    On the pixels, only k-NN is run, because there is no network to probe. A baseline that raises
-    `error` is left out with a warning. An error of the encoder is raised.
+    On the pixels, only k-NN is run. A baseline that raises `error` is left out with a warning. An
+    error of the encoder is raised.
 
     Args:
         features: {split: {reader: features and labels}}, where a reader is ENCODER or a baseline.
-        probe: See `run_probes`.
+        probe: Measures (probe.measures) and their options.
         classes: Number of classes.
         warn: Receives the warnings.
-        picks: See `run_probes`.
+        picks: Rows of the training features for few-shot. None: drawn by `run_probes`.
         names: Class names for error messages, if any.
         error: Type of errors that become a warning if a baseline fails.
 
@@ -362,6 +364,7 @@ def probe_all(
                 check_finite(name, is_finite(x_ND))
             right[name] = dict(run_probes(by_split, options, classes, picks, names))
     _, label_M = next(iter(features["test"].values()))
+    # The result is the same for every measure, but each measure needs an entry
     commonest: dict[str, Tensor] = {}
     for by_measure in right.values():
         commonest |= {measure: is_commonest(label_M) for measure in by_measure}

@@ -85,7 +85,7 @@ class HeldOutEvaluator:
         self.batches = [batch for batch in batches if len(batch.key)]
         self.accelerator = accelerator
         self.images = count_images(batches, accelerator)
-        # A process may have no image, so all processes use the example of the lowest rank with one
+        # A process may have no image. All processes use the example of the lowest rank that has one
         local_examples = [batch.map(lambda values: values[:2]) for batch in self.batches[:1]]
         self.example = accelerator.gather_parts(local_examples)[0]
         self.latest: dict[MetricKey, tuple[float, int]] = {}
@@ -99,7 +99,7 @@ class HeldOutEvaluator:
         evaluation measures the baselines again.
 
         Raises:
-            UserError: See `check_baselines`.
+            UserError: A baseline is not declared, or a share is not between 0 and 1.
         """
         baseline_means = self._means(objective, objective.baselines)
         check_baselines(objective, {name: value for name, (value, _) in baseline_means.items()})
@@ -110,7 +110,7 @@ class HeldOutEvaluator:
         """Return the names of the objective's metrics, without baselines.
 
         Raises:
-            UserError: See `check_output`.
+            UserError: The objective does not return a scalar loss and declared metrics.
         """
         output = objective(to_device(self.example, self.accelerator.device))
         check_output(objective, output)

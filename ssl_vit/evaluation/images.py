@@ -56,7 +56,7 @@ class EvaluationImages:
         return self.splits.test
 
     def not_counted(self) -> "EvaluationImages":
-        """Return a copy that reads images for a baseline. They do not count in this `forwarded`."""
+        """Return a copy that reads images for a baseline, with a count `forwarded` of its own."""
         return replace(self)
 
     def read_batches(self, source: Source, rows: np.ndarray | None = None) -> Iterator[Batch]:

@@ -77,7 +77,8 @@ class OnlineProbes:
     Probes learn from training images and are tested on held-out images. The evaluator also measures
     the effective rank of the held-out features, which falls when the features collapse.
 
-    The evaluator draws no random number: every run uses the same images with the same crops.
+    The evaluator draws no random numbers, so every evaluation uses the same images with the same
+    crops.
 
     Attributes:
         run: Run that trains the encoder.
@@ -121,7 +122,11 @@ class OnlineProbes:
     has_run: bool = field(init=False, default=False)
 
     def describe(self) -> str:
-        """Describe the probes, the images and the interval of evaluations, for the terminal."""
+        """Describe the probes, the images and the interval of evaluations, for the terminal.
+
+        For example: "k-NN of 500 labelled held-out images, fitted to 1,000 training images, every
+        200 steps (about 2.5% of the work)".
+        """
         measures = ", ".join(MEASURES[name].label or name for name in self.probe.measures)
         train, held_out = self.images
         return (
@@ -206,7 +211,8 @@ class OnlineProbes:
             step: Steps that the encoder has been trained for.
 
         Returns:
-            See `measure`.
+            {baseline: {measure: bool (T, M), right or wrong}} on rank 0. Other processes do not
+            need the results and may get {}.
         """
         recipe = self.run.recipe
         fresh = fresh_network(recipe.model, recipe.data, recipe.seed).to(self.accelerator.device)
@@ -232,7 +238,8 @@ class OnlineProbes:
             fresh: Network with untrained weights, which the reader UNTRAINED uses.
 
         Returns:
-            See `measure`.
+            {baseline: {measure: bool (T, M), right or wrong}} on rank 0. Other processes get the
+            same if stored results are read, else {}.
         """
         recipe, accelerator = self.run.recipe, self.accelerator
         if not shared.is_task(self.run.folder):
@@ -256,7 +263,8 @@ class OnlineProbes:
         if stored is not None:
             return _unflatten(to_torch(stored))
         measured = self.measure(readers)
-        has_all_baselines = readers.keys() <= measured.keys()  # a failed baseline is missing
+        # A baseline that failed is missing in `measured`. Then nothing is stored
+        has_all_baselines = readers.keys() <= measured.keys()
         if has_all_baselines:
             file.write(to_numpy(_flatten(measured)))
         return measured
@@ -321,7 +329,10 @@ class OnlineProbes:
 
 
 def _flatten(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
-    """Flatten {baseline: {measure: bool (T, M)}} to {flat name: bool (T, M)}."""
+    """Flatten {baseline: {measure: bool (T, M)}} to {flat name: bool (T, M)}.
+
+    The flat name of a baseline and a measure is that of `flat_name`. `_unflatten` reads it again.
+    """
     return {
         flat_name(MetricKey(measure, name)): right_TM
         for name, right in baselines.items()
@@ -330,7 +341,7 @@ def _flatten(baselines: Mapping[str, Right]) -> dict[str, Tensor]:
 
 
 def _unflatten(tensors: Mapping[str, Tensor]) -> dict[str, Right]:
-    """Undo `_flatten`."""
+    """Convert the result of `_flatten` back to {baseline: {measure: bool (T, M)}}."""
     by_baseline: dict[str, dict[str, Tensor]] = {}
     for name, right_TM in tensors.items():
         key = read_flat_name(name)
@@ -399,8 +410,9 @@ def prepare(
     """Create the evaluator that probes a run during training, and read the images. Collective.
 
     With probe.every, the recipe's probes are measured. Otherwise k-NN is measured, if the images
-    are suitable. Differences to the baselines (`paired`) are measured only on images that were not
-    trained on, that did not choose the best checkpoint, and that do not form groups (data.group).
+    are suitable. Differences to the baselines (`paired`) are not measured in three cases: the
+    encoder is trained on the held-out images (data.validation=0), the measured images choose the
+    best checkpoint, or the images form groups (data.group).
 
     Args:
         run: Run that trains.
@@ -409,8 +421,9 @@ def prepare(
         accelerator: Processes of the run.
 
     Returns:
-        The evaluator, or None without an evaluator; and the reason why k-NN is not measured. The
-        reason is empty if there is an evaluator, or if the recipe requests no probes.
+        Two values. The first is the evaluator, or None if nothing is probed. The second is the
+        reason why k-NN is not measured. The reason is empty if there is an evaluator, or if the
+        recipe requests no probes.
 
     Raises:
         UserError: The labels do not suit the probes of probe.every.
@@ -429,6 +442,7 @@ def prepare(
     is_best_by_probe = read_flat_name(recipe.checkpoint.best or "").is_probe
     if not every:
         probe = probe.model_copy(update={"measures": ["knn"]})
+        # Only the first eval.images held-out images are used by other evaluations of the run
         unused = len(splits.validation) - recipe.eval.images
         if chose_weights and not is_best_by_probe and unused >= LEAST_HELD_OUT:
             # The first eval.images held-out images choose the checkpoint. Measure on later images
@@ -526,8 +540,8 @@ def _options_for_more_labelled(recipe: Recipe, splits: Splits) -> list[str]:
     options = [option] if option else []
     has_unlabelled = len(labelled_images(splits.train)) < len(splits.train)
     may_hold_out_unlabelled = recipe.data.validation_from != "labelled"
-    # data.validation_from has an effect only if data.validation is a share of the training images:
-    # either already, or with the option above
+    # data.validation_from has an effect only if data.validation is a share of the training images.
+    # data.validation may be a share already, or the option above makes it a share
     is_share = isinstance(recipe.data.validation, float) or bool(options)
     if has_unlabelled and may_hold_out_unlabelled and is_share:
         options.append("data.validation_from=labelled")
@@ -552,6 +566,7 @@ def _estimate_share(recipe: Recipe, images: int, every: int) -> float:
     # Baselines extract features once for the untrained network, and once for the weights of init=
     extractions_for_baselines = 1 if recipe.init_source.is_scratch else 2
     extractions = math.ceil(steps / every) + extractions_for_baselines
+    # Both numbers are in units of training on one image: the probes' work and the run's work
     return extractions * images * forward_share / (steps * recipe.optim.batch)
 
 

@@ -79,7 +79,16 @@ class ProbeTask(NamedTuple):
 def classify_by_linear_probe(
     features: Mapping[str, Features], task: ProbeTask
 ) -> dict[str, list[Tensor]]:
-    """Classify the test images by `linear_probe`. For arguments, see `classify_by_knn`."""
+    """Classify the test images by a linear probe (`linear_probe`).
+
+    Args:
+        features: {split: features and labels} of the splits "train", "validation" and "test". The
+            learning rate is chosen on "validation".
+        task: Options and number of classes.
+
+    Returns:
+        {"linear": [predicted classes (M,) of the M test images]}.
+    """
     return {"linear": [linear_probe(features, task.classes, task.probe)]}
 
 
@@ -87,14 +96,11 @@ def classify_by_knn(features: Mapping[str, Features], task: ProbeTask) -> dict[s
     """Classify the test images by a vote of the nearest training images (`knn`).
 
     Args:
-        features: {split: features and labels} of the splits "train" and "test". The linear probe
-            also needs "validation", to choose a learning rate.
+        features: {split: features and labels} of the splits "train" and "test".
         task: Options and number of classes.
 
     Returns:
-        {metric: list of predictions}. Each tensor (M,) has the predicted classes of the M test
-        images. Few-shot returns a tensor for each random draw of training images, the other probes
-        return a single tensor.
+        {"knn": [predicted classes (M,) of the M test images]}.
     """
     train_ND, label_N = features["train"]
     test_MD, _ = features["test"]
@@ -108,7 +114,15 @@ def classify_by_few_shot(
     """Classify the test images by least squares fitted to few training images per class.
 
     The fit is repeated for each number of shots (training images per class) and each random draw of
-    training images. For arguments and result, see `classify_by_knn`.
+    training images.
+
+    Args:
+        features: {split: features and labels} of the splits "train" and "test".
+        task: Options and classes, and the picked training images if any.
+
+    Returns:
+        {metric: list of predictions}, with a metric for each number of shots, such as "few_shot_5".
+        Each list has a tensor (M,) for each draw: the predicted classes of the M test images.
     """
     probe, classes, picks = task.probe, task.classes, task.picks
     train_ND, label_N = features["train"]
@@ -149,8 +163,9 @@ def effective_rank(x_ND: Tensor) -> float:
     """Return the effective rank of features (RankMe; Garrido et al., 2023, equation 1).
 
     This is the exponential of the entropy of s / sum(s), where s are the singular values of the
-    features. The result is between 1 (all features in one direction) and min(N, D), so compare
-    results only for equal N. The result is NaN if a feature is not finite.
+    features. The result is between 1 (all features in one direction) and min(N, D). Compare only
+    results of equal N, because the largest possible result depends on N. The result is NaN if a
+    feature is not finite.
 
     Args:
         x_ND: Features of N images.
@@ -260,7 +275,10 @@ def _ridge(x_SA: Tensor, target_SC: Tensor, l2: float) -> Tensor:
 
 
 def _solve(gram: Tensor, right: Tensor, l2: float) -> Tensor:
-    """Solve (gram + l2 I) x = right for x by the eigendecomposition of the symmetric `gram`."""
+    """Solve (gram + l2 I) x = right for x by the eigendecomposition of the symmetric `gram`.
+
+    With eigenvectors V and eigenvalues e, x is V diag(1 / (e + l2)) V' right.
+    """
     eigenvalues, eigenvectors = torch.linalg.eigh(gram)
     return eigenvectors @ ((eigenvectors.T @ right) / (eigenvalues + l2)[:, None])
 
@@ -381,7 +399,8 @@ def train_by_sgd(
 def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
     """Return the rows of the training images in a step's batch, int64 (batch,).
 
-    Batches are cut from an endless sequence of epochs, each a permutation of `length` rows.
+    Batches are cut from an endless sequence of epochs, each a permutation of `length` rows. For
+    example, the epochs (2 0 1) and (1 0 2) of 3 rows give the batches (2 0), (1 1) and (0 2).
     """
     # Batches are drawn in blocks of DRAWN_AT_ONCE. `_draw_block` caches the last block, which
     # serves the next steps too
@@ -393,8 +412,8 @@ def rows_of_batch(step: int, batch: int, length: int) -> Tensor:
 def _draw_block(block: int, batch: int, length: int) -> Tensor:
     """Draw the training rows of DRAWN_AT_ONCE consecutive batches, (DRAWN_AT_ONCE, batch).
 
-    The batches are cut from an endless sequence of epochs. Each epoch contains all rows once, in
-    another random order.
+    The batches are cut from an endless sequence of epochs, see `rows_of_batch`. Each epoch contains
+    all rows once. The random order differs from epoch to epoch.
 
     Args:
         block: Index of the block in the sequence, from 0.

@@ -29,7 +29,8 @@ def load(recipe: Recipe, test: bool) -> run_splits.Splits:
         test: Whether to load the test split, too.
 
     Raises:
-        UserError: See `run_splits.load`. If test images are missing, the message says what to do.
+        UserError: There are no images, a split or column does not exist, or a split has no images.
+            If test images are missing, the message says what to do.
     """
     # From a stream, this number of images is read in advance to fill the splits
     first_images = max(run_splits.PREVIEW, recipe.eval.images, recipe.probe.images)
@@ -79,6 +80,7 @@ def explain_missing_test(recipe: Recipe, error: NoTestSplitError, may_skip_test:
     """
     sentences = [str(error)]
     with suppress(UserError):  # for example, if the weights of init= have been deleted
+        # data.test of the run that trained the weights: a share (float) or the name of a split
         share = recipe.init_source.images().get("data.test")
         if isinstance(share, float):
             sentences.append(
@@ -162,8 +164,9 @@ def count_measured_images(
     """Count the images that a run measures on, for example {"validation": 500, "test": 10000}.
 
     A training run measures on held-out images and, at the end, on test images. An evaluation
-    measures on test images. Held-out images count only if the evaluation chooses a learning rate.
-    If the measures need labels, only labelled images count.
+    measures on test images, and also on held-out images if the evaluation chooses a learning rate.
+    If the measures need labels, only labelled test images count. The same holds for the held-out
+    images of an evaluation, but not for those of a training run.
 
     Args:
         recipe: Recipe of the run or evaluation.
@@ -186,6 +189,10 @@ def count_measured_images(
 
 
 def measured_images(recipe: Recipe, source: Source) -> Source:
-    """Return the images of a split that are measured: all, or only labelled images if needed."""
+    """Return the images of a split that are measured.
+
+    These are only the labelled images if the recipe uses labels and measures no masks. Otherwise,
+    these are all images.
+    """
     needs_labels = uses_labels(recipe) and not measures_masks(recipe)
     return labelled_images(source) if needs_labels else source

@@ -1,10 +1,11 @@
 """Upload during training: export milestones, and start tools/push.py as a child process.
 
-Training neither waits for an upload nor fails with it. What is not uploaded is left for the next
-upload. An upload is a process because a run has to end after hub.wait seconds: the client uploads
-in thread pools (with `run_as_future` too), which Python joins at exit, for as long as the network
-takes. The way around that, `os._exit`, would cut off trackers and the process group, and end the
-session of a user who trains in a notebook.
+Training does not wait for an upload, and does not fail if an upload fails. The next upload uploads
+what is still missing. An upload is a process because a run has to end after hub.wait seconds. In
+the training process, the client would upload in thread pools (with `run_as_future`, too), and
+Python waits at exit until their threads have ended, however long the network takes. `os._exit`
+would not wait, but would cut off trackers and the process group, and end the session of a user who
+trains in a notebook.
 """
 
 import subprocess
@@ -60,7 +61,8 @@ class Pusher(Callback):
 
     def on_step(self, step: int) -> None:
         """Report a failed upload once."""
-        if self.process and self.process.poll():  # the upload has ended with an error
+        # `poll` returns None while the upload runs, 0 after success and another number on an error
+        if self.process and self.process.poll():
             self.process = None
             branches = ", ".join(manifest.pending(self.run))
             reason = manifest.problem(self.run)
@@ -78,6 +80,7 @@ class Pusher(Callback):
         deadline = time.monotonic() + self.run.recipe.hub.wait
         try:
             # A running upload may have started before the run finished, so upload once more
+            # false if the upload was killed, because no time is left or the user stops the run
             has_ended = self._wait_for_upload(deadline, should_stop)
             if has_ended:
                 self.start()
@@ -109,8 +112,8 @@ class Pusher(Callback):
 class Milestones:
     """Evaluator that exports the current encoder to the outbox and starts an upload.
 
-    Nothing happens after the last step, because the final export is uploaded at the end of the run.
-    Nothing happens on ranks other than 0, where `pusher` is None.
+    After the last step, no milestone is exported, because the final export is uploaded at the end
+    of the run. On ranks other than 0, `pusher` is None and no milestone is exported.
     """
 
     def __init__(self, pusher: Pusher | None, export: Callable[[Path, Objective], Any]) -> None:

@@ -131,7 +131,10 @@ def _metadata(recipe: Recipe, classifies: bool, measurements: Sequence[Measureme
 
 
 def _citations(recipe: Recipe) -> list[str]:
-    """Return the BibTeX entries of the objective, of the parts of a joint objective and the target.
+    """Return the BibTeX entries of the objective, its parts and the target, each entry once.
+
+    A joint objective has parts, which are other objectives. An objective that predicts patches has
+    a target.
 
     If a plugin is not loaded, only the entries that the run recorded are returned.
     """
@@ -148,7 +151,7 @@ def _citations(recipe: Recipe) -> list[str]:
 def _terms(data: Data) -> dict[str, str]:
     """Return the terms of use of the images ("terms") and the paper to cite ("cite").
 
-    If the terms are unknown, the text says where to ask.
+    If the terms are unknown, "terms" says where to ask or look, and "cite" is empty.
     """
     terms = "ssl_vit does not know the terms of use of these images. Ask the owner."
     if data.hub:
@@ -172,6 +175,7 @@ def _table_of_values(recipe: Recipe, keys_without_effect: Sequence[str]) -> str:
     rows = [
         (formatting.inline_code(key), formatting.escape_markdown(value))
         for key, value in public.public_recipe(recipe).values().items()
+        # a seed of 0 is not switched off
         if (value or key == "seed") and changes_experiment(key, keys_without_effect)
     ]
     return formatting.markdown_table(("key", "value"), rows)

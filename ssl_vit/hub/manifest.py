@@ -1,7 +1,7 @@
 """Read and write hub.json in the run folder: the uploaded and the pending branches.
 
-Pending is whatever the folder has that hub.json does not name. A damaged hub.json counts as
-missing, because the Hub itself knows what it has.
+A branch is pending if hub.json does not have the current content of the branch. A damaged hub.json
+counts as missing. All branches are then uploaded again, which changes nothing on the Hub.
 """
 
 from pydantic import Field
@@ -13,7 +13,7 @@ from ..runs.files import write_atomically
 from ..runs.folder import Run
 from .payload import Upload, uploads
 
-ERROR, WAITING = "error: ", "waiting: "  # beginnings of lines of hub/log.txt on a failed upload
+ERROR, WAITING = "error: ", "waiting: "  # beginnings of lines of hub/log.txt after a failed try
 
 
 class HubRecord(records.Record):
@@ -67,7 +67,10 @@ def pending(run: Run) -> list[str]:
 
 
 def problem(run: Run) -> str:
-    """Return why the last upload during training is not complete, from hub/log.txt."""
+    """Return why the last upload during training is not complete, from hub/log.txt.
+
+    The reason is the text of the last line that begins with "error: " or "waiting: ".
+    """
     try:
         lines = (run.outbox / "log.txt").read_text(errors="replace").splitlines()
     except OSError:
@@ -81,7 +84,8 @@ def problem(run: Run) -> str:
 def status_lines(run: Run) -> list[tuple[str, str]]:
     """Describe what was uploaded and what is pending, in lines (name, text).
 
-    If branches are pending, the lines give the reason and the command for the upload.
+    For example, a line is ("hub", "USER/NAME: pushed main"). If branches are pending, further lines
+    give the reason and the command for the upload.
 
     Args:
         run: The run.

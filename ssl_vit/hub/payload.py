@@ -28,8 +28,8 @@ class Upload(NamedTuple):
 
     Attributes:
         branch: Name of the branch.
-        stamp: Text that changes with the content. A later push compares the stamp with hub.json to
-            recognise what is already uploaded. Empty for a milestone.
+        stamp: Text that changes with the content, such as the time at which the run finished. If
+            hub.json has the same stamp, the content was already uploaded. Empty for a milestone.
         message: Message of the commit.
         files: Function that returns the files, {name in the repository: content or path}.
     """
@@ -73,7 +73,7 @@ def identity(run: Run) -> dict[str, Any]:
 
 
 def _description(run: Run) -> Files:
-    """Return the files that every branch has."""
+    """Return the files that every branch has: the public recipe, and hashes (`identity`)."""
     return {
         "recipe.yaml": dump(public.public_recipe(run.recipe)).encode(),
         "run.json": _json(identity(run)),

@@ -34,8 +34,8 @@ PUBLISHED_FACTS = (
 def find_terms(data: Data) -> dict[str, Any]:
     """Return the terms of use and the paper of a published data set, from terms.yaml.
 
-    The result is empty for a data set that is not in terms.yaml, and for images that come only from
-    a folder (data.path), because data.name may then be any name.
+    The result is empty for a data set that is not in terms.yaml. The result is also empty if
+    data.path is set and data.hub is not, because data.name may then be the name of any folder.
     """
     terms: dict[str, dict[str, Any]] = load_yaml(TERMS)
     is_only_folder = data.path and not data.hub
@@ -60,9 +60,10 @@ def may_show_images(recipe: Recipe) -> bool:
 def with_public_names(recipe: Recipe) -> Recipe:
     """Return a copy of the recipe in which public names replace private names.
 
-    Names of local weights are private, and so is the name of a folder of images unless the images
-    are a published data set. In data.name, "private images" replaces the name of the folder. If the
-    name of the run contains a private name, as default names do, it becomes the objective's name.
+    Names of local weights are private. The name of a folder of images is private unless the images
+    are a published data set. In data.name, "private images" replaces a private folder's name. The
+    default name of a run may contain a private name. If the name of the run contains a private
+    name, the name of the objective replaces the name of the run.
 
     Args:
         recipe: The recipe of the run.
@@ -81,9 +82,10 @@ def with_public_names(recipe: Recipe) -> Recipe:
 def _contains_private_name(run_name: str, private_name: str) -> bool:
     """Return whether the name of a run contains a private name, completely or cut off.
 
-    A long default name is cut off in front of its hash. For example, the folder `holiday-photos`
-    may appear in the name as `mae-vit_s16-holiday-ph-1a2b3c`. So the first characters of the
-    private name (at least 3) also count if they stand directly before the hash.
+    A default name ends with a hash, and a long name is cut off before the hash. For example, the
+    name `mae-vit_s16-holiday-ph-1a2b3c` contains the beginning of the folder `holiday-photos`. So a
+    beginning of the private name, of 3 characters or more, also counts if the beginning stands
+    directly before the hash.
 
     Args:
         run_name: Name of a run.
@@ -107,7 +109,10 @@ def public_recipe(recipe: Recipe) -> Recipe:
 
 
 def public_result(run: Run, result: Result) -> Result:
-    """Return the content of result.json for upload, without the names of other runs."""
+    """Return the content of result.json for upload, without the names of other runs.
+
+    The hash of the recipe becomes the hash of the public recipe.
+    """
     changes: dict[str, Any] = {"recipe": public_hash(run)}
     if result.seen:
         changes["seen"] = with_public_run_names(result.seen, run)
@@ -119,8 +124,9 @@ def public_result(run: Run, result: Result) -> Result:
 def public_environment(run: Run) -> dict[str, Any]:
     """Return the content of environment.json for upload, without private values.
 
-    Only the keys in PUBLISHED_FACTS are kept. The hash is that of the public recipe. Names of other
-    runs are replaced.
+    Of the recorded keys, those in PUBLISHED_FACTS are kept unchanged. The keys "recipe", "options"
+    and "seen" get public values: "recipe" is the hash of the public recipe, and "seen" has no names
+    of other runs. All other keys are left out.
     """
     environment = run.environment()
     content = environment.content()
@@ -135,7 +141,10 @@ def public_environment(run: Run) -> dict[str, Any]:
 
 
 def public_state(run: Run, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training state for upload, without the names of other runs."""
+    """Return a training state for upload, without the names of other runs.
+
+    The hash of the recipe becomes the hash of the public recipe.
+    """
     public = {**state, "recipe": public_hash(run)}
     trunk = state.get("trunk")
     if trunk:
@@ -179,9 +188,11 @@ def find_figures(run: Run) -> Figures:
     """Decide which figures of a run are uploaded and which are withheld.
 
     With hub.figures=true, all figures are uploaded. Otherwise these are uploaded:
-    - figures without images, if the name of the run, which is in the title, is public;
-    - the figure of predictions, if the terms of the data set allow showing images. Other figures
-      may show any images that the user passed to the figures tool, not only images of the data set.
+    - figures without images, if the name of the run is public. The title of a figure has this name.
+    - the figure of predictions, if the terms of the data set allow showing images.
+
+    Other figures with images are withheld, because the user may have passed images that are not of
+    the data set to the figures tool.
 
     Args:
         run: A finished run.

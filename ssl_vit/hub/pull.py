@@ -22,8 +22,8 @@ from .state_io import unpack_checkpoints
 def pull(place: str, out: str, name: str | None = None) -> Run:
     """Download a training state into a new run folder out/name, and return the run.
 
-    The files on the Hub are not trusted. The recipe is checked, so that the name of the run cannot
-    be a path outside of `out`. The run's hub.json records the commit.
+    The files on the Hub are not trusted. For example, the recipe is checked, so that the name of
+    the run cannot be a path outside of `out`. The file hub.json of the run records the commit.
 
     Args:
         place: Repository hf-hub:USER/NAME or hf-hub:USER/NAME@REVISION. The default revision is the
@@ -93,7 +93,8 @@ def main(arguments: list[str]) -> None:
     """Run the pull tool: download a training state, and print the command that resumes the run.
 
     Raises:
-        UserError: See `parse` and `pull`.
+        UserError: An option is wrong, the repository is not on the Hub or has no valid training
+            state, or the run folder exists or cannot be written.
     """
     pull_options = parse(PullOptions, Arguments(arguments))
     place = pull_options.repository

@@ -1,14 +1,15 @@
 """Upload a run to the Hugging Face Hub. Torch is imported only for the training state.
 
 Every push uploads all that the folder has: milestones that wait in hub/, the finished run, the
-training state. The Hub makes no commit if nothing differs, so the next push uploads what an earlier
-push has not uploaded, without any record. Nothing on the Hub is deleted, and only the same run is
-overwritten. If two pushes run at once, one commits first (`parent_commit`), and the other looks
-again.
+training state. The Hub makes no commit if nothing differs, so a push needs no record of what an
+earlier push has uploaded. No files on the Hub are deleted, and only files of the same run are
+overwritten. If two pushes run at once, the Hub accepts the first commit. The Hub rejects the other
+commit, because its `parent_commit` is no longer the last commit, and that push tries again.
 
-A branch is one `create_commit`, so it appears whole or not at all. `upload_folder` is not used:
-with Xet (huggingface_hub 2.4, _upload_pipeline.py) it commits in batches by number, size and time,
-and checks only the first batch against `parent_commit`.
+Each branch is uploaded with one `create_commit`, so the files appear all together or not at all.
+`upload_folder` is not used: with Xet (huggingface_hub 2.4, _upload_pipeline.py) `upload_folder`
+commits in batches by number, size and time, and checks only the first batch against
+`parent_commit`.
 """
 
 import time
@@ -111,7 +112,8 @@ def _push(run: Run, say: Say) -> None:
         say(line)
     failed: list[Exception] = []
     for upload in uploads(run):
-        # Only a milestone (an export during training) has no stamp. Its folder is removed below
+        # Only a milestone (an export during training) has no stamp. After the upload, the folder of
+        # the milestone is removed
         milestone = None if upload.stamp else run.outbox / upload.branch
         try:
             commit = _with_retries(partial(_commit, run, upload), say)
@@ -161,8 +163,8 @@ def _commit(run: Run, upload: Upload) -> str:
 def _find_parent_commit(run: Run, branch: str) -> str:
     """Check that a branch belongs to this run, and return the id of the branch's last commit.
 
-    A branch belongs to the run if the branch has no files yet, or files of the same run. If the
-    branch does not exist, it is created at the first commit of the repository.
+    A branch belongs to the run if the branch has no files yet, or files of the same run. A branch
+    that does not exist is created at the first commit of the repository.
 
     Args:
         run: The run to upload.
@@ -205,7 +207,7 @@ def _check_owner(run: Run, info: Any) -> None:
     repository = run.recipe.hub.repo
     names = {file.rfilename for file in info.siblings}
     if not names.issuperset(IDENTIFYING_FILES):
-        # The commit has no run. Files that the Hub creates in a new repository are no problem
+        # The commit has no run. Only files that the Hub creates in a new repository are allowed
         unknown = sorted(names - BLANK)
         if unknown:
             raise UserError(
@@ -252,7 +254,8 @@ def _with_retries(do: Callable[[], T], say: Say) -> T:
     """Call a function, and retry after temporary errors of the Hub.
 
     An error is temporary if the Hub is busy or cannot be reached, or if another push has committed
-    to the same branch in the meantime. The error of the last try is raised.
+    to the same branch in the meantime. The error of the last try is raised. Other errors are raised
+    at once.
 
     Args:
         do: Function without arguments. The result is returned.
@@ -273,7 +276,8 @@ def main(arguments: list[str]) -> None:
     """Run the push tool: upload a run, or with `dry` only list what would be uploaded.
 
     Raises:
-        UserError: See `parse`, `open_run` and `push`.
+        UserError: An option is wrong, hub.repo is missing, the folder holds no training run, or the
+            upload fails.
     """
     options = parse(PushOptions, Arguments(arguments))
     run = open_run(options.folder)

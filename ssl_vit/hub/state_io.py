@@ -19,6 +19,9 @@ TENSOR = "safetensors"  # in the JSON, {TENSOR: name} stands for a tensor
 def pack(state: dict[str, Any]) -> tuple[bytes, bytes]:
     """Convert a training state to the contents of a JSON file and a safetensors file.
 
+    For example, {"step": 3, "mean": tensor} becomes {"step": 3, "mean": {"safetensors": "0"}} in
+    the JSON file, and the safetensors file holds the tensor under the name "0".
+
     Args:
         state: Tensors, numbers and texts, in nested lists and dictionaries. Keys are texts.
     """
@@ -49,6 +52,7 @@ def unpack(structure: bytes, tensors: bytes) -> Any:
     """
     by_name = load(tensors)
 
+    # json calls `restore` for each dictionary, and uses the result in place of the dictionary
     def restore(entry: dict[str, Any]) -> Any:
         return by_name[entry[TENSOR]] if entry.keys() == {TENSOR} else entry
 
@@ -97,7 +101,7 @@ def _best_step(state: dict[str, Any]) -> int | None:
     """
     best = state.get("best") or {}
     step: int | None = best.get("step")
-    return None if step == state["step"] else step
+    return None if step == state["step"] else step  # `step` is None if none is recorded
 
 
 def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None:
@@ -118,7 +122,8 @@ def unpack_checkpoints(root: Path, source: Path, place: str, steps: int) -> None
     best_step = _best_step(state)
     if best_step is not None and (source / "best.json").exists():
         best = _read_state(source, "best", place, steps)
-        if best["step"] == best_step:  # else the files of the best state are of an earlier push
+        # if the steps differ, the best state is from an earlier push and is not used
+        if best["step"] == best_step:
             checkpoint.save(root, best_step, best, keep=1)
     checkpoint.save(root, state["step"], state, keep=1)
 

@@ -17,8 +17,9 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
     """Draw the first images of a batch with the objective's predictions.
 
     Writes predictions.svg and predictions.png with at most SHOWN images, or nothing if the
-    objective has no pictures of predictions. A line above the images names the channels that are
-    shown, if images are not RGB, and says how the targets are drawn, if this is not obvious.
+    objective has no pictures of predictions. A line above the images has up to two notes: which
+    channels are shown, if images are not RGB, and how the targets are drawn, if this is not
+    obvious.
 
     Args:
         objective: Objective that predicts.

@@ -28,8 +28,9 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
     """Yield the attention weights of each block, float32 (B, H, T, T).
 
     Row t holds the weights with which token t reads all tokens. Fused kernels do not return these
-    weights. Therefore temporary hooks record the queries and keys of each block, and the weights
-    are computed from them a second time. The encoder's forward pass is not changed.
+    weights. Therefore, temporary hooks record the queries and keys of each block, and
+    `attention_weights` computes the weights a second time. The encoder's forward pass is not
+    changed.
 
     Args:
         encoder: Encoder in evaluation mode.
@@ -52,7 +53,8 @@ def attention_maps(encoder: Encoder, image_B3HW: Tensor) -> Iterator[Tensor]:
         def record(*hook_arguments: Any, outputs: list[Tensor] = query_and_key) -> None:
             outputs.append(hook_arguments[-1])
 
-        # Queries and keys pass through q_norm and k_norm, which are identities if there is no norm
+        # Every class in KINDS has q_norm and k_norm, which are identities if queries and keys have
+        # no norm. The outputs of q_norm and k_norm are the queries and keys of the attention
         hooks = [
             norm.register_forward_hook(record) for norm in (attention.q_norm, attention.k_norm)
         ]
@@ -93,8 +95,8 @@ def _rotated(x_BHTd: Tensor, sin_cos_N2d: Tensor, half: bool) -> Tensor:
     Args:
         x_BHTd: Queries or keys. The prefix tokens come first and are not rotated.
         sin_cos_N2d: Sines and cosines of the patches, as in `attention_weights`.
-        half: Whether timm rotates pairs of the values i and i + d/2, instead of neighbouring
-            values.
+        half: How timm pairs the values that are rotated together. True: value i and value i + d/2.
+            False: neighbouring values.
     """
     prefix = x_BHTd.shape[2] - len(sin_cos_N2d)
     patch_BHNd = apply_rot_embed_cat(x_BHTd[:, :, prefix:], sin_cos_N2d, half=half)
@@ -118,8 +120,8 @@ def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
 
     For each patch, the distances to all patches are averaged with the attention as weights. The
     result is the mean over patches (Dosovitskiy et al., 2021, D.7). Attention to prefix tokens is
-    ignored, because prefix tokens have no position in the image. The result is NaN if no patch
-    attends to any patch.
+    ignored, because prefix tokens have no position in the image. A patch that attends only to
+    prefix tokens is left out. The result is NaN if all patches are left out.
 
     Args:
         attention_BHTT: Attention weights of a block.
@@ -133,7 +135,9 @@ def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
 
 
 def rollout(attention_maps: Iterable[Tensor]) -> Tensor:
-    """Return the attention rollout: the share of each input token in each output token, (B, T, T).
+    """Return the attention rollout (B, T, T).
+
+    Row t of an image has the share of each input token in output token t.
 
     In each block, the attention is averaged over heads, the identity is added for the residual
     connection, and each row is normalised to sum 1. The result is the matrix product over all

@@ -37,8 +37,8 @@ class FigureInput(NamedTuple):
         shown: The first of these images, which figures show.
         objective: Objective that trained the encoder, and that contains the encoder. None if the
             objective has no figure or could not be loaded.
-        why_no_objective: Reason if the objective may have a figure but could not be loaded, else
-            empty.
+        why_no_objective: Why the objective could not be loaded, although it may have a figure.
+            Empty in all other cases.
     """
 
     encoder: Encoder

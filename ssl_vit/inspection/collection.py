@@ -58,7 +58,8 @@ class FigureKind(NamedTuple):
 def suitable_figures(objective: Objective | None) -> list[str]:
     """Return the names of the figures that suit an objective.
 
-    Predictions of patches are shown by "reconstruction", all other predictions by "predicted".
+    The figure "reconstruction" shows predictions of patches. The figure "predicted" shows all other
+    predictions. All figures but the unsuitable one of these two are returned.
     """
     unsuitable = "predicted" if isinstance(objective, PatchPrediction) else "reconstruction"
     return [name for name in FIGURES if name != unsuitable]
@@ -131,7 +132,8 @@ def _draw_filters(data: ByEncoder) -> Figure:
         largest_K = np.abs(component_KPP3).max((1, 2, 3), keepdims=True).clip(1e-12)
         image_KPP3 = 0.5 + component_KPP3 / largest_K / 2
         opaque_KPP4 = np.concatenate([image_KPP3, np.ones_like(image_KPP3[..., :1])], -1)
-        # Fill the last row of the grid with transparent tiles
+        # Fill the last row of the grid with transparent tiles. For example, 5 tiles need 2 more to
+        # fill a row of 7
         num_missing = -len(opaque_KPP4) % FILTER_COLUMNS
         transparent = np.zeros((num_missing, *opaque_KPP4.shape[1:]))
         tiles = np.concatenate([opaque_KPP4, transparent])
@@ -142,16 +144,25 @@ def _draw_filters(data: ByEncoder) -> Figure:
 
 
 def _positions(subject: FigureInput) -> Arrays:
-    """Compute the similarities of position embeddings, as (rows, columns, rows, columns)."""
+    """Compute the similarities of position embeddings.
+
+    Args:
+        subject: Encoder.
+
+    Returns:
+        "patches" (rows, columns, rows, columns). Entry [r, c, i, j] compares the patch in row r and
+        column c with the patch in row i and column j.
+    """
     similarity_NN = embeddings.position_similarity(subject.encoder)
     return {"patches": similarity_NN.cpu().numpy().reshape(2 * subject.encoder.grid)}
 
 
 def _draw_positions(data: ByEncoder) -> Figure:
-    """Draw a tile for each patch: how similar its position embedding is to that of every patch.
+    """Draw a tile for each patch, with the similarities of the position embeddings of all patches.
 
-    The figure follows Dosovitskiy et al., 2021 (Figure 7, centre). For large grids, only every
-    second or third patch has a tile.
+    The tile of a patch shows how similar the embedding of each patch is to the embedding of this
+    patch. The figure follows Dosovitskiy et al., 2021 (Figure 7, centre). For large grids, only
+    every second or third patch has a tile.
 
     Args:
         data: (label, result of `_positions`) for each encoder.
@@ -180,8 +191,8 @@ def _attention_distance(subject: FigureInput) -> Arrays:
         subject: Encoder and images.
 
     Returns:
-        "distance" in pixels (L, H), "uniform" in pixels (the distance for equal attention to all
-        patches), and "images" (the number of images).
+        "distance": distance in pixels (L, H). "uniform": distance in pixels for equal attention to
+        all patches. "images": number of images.
     """
     encoder = subject.encoder
     distance_NN = attention.patch_distances(encoder.grid, encoder.patch_size)
@@ -307,8 +318,8 @@ def _draw_class_attention(data: ByEncoder) -> Figure:
     """Draw images and the class token's attention to patches, for each head of the last block.
 
     Each map is scaled from 0 to its largest value. If the encoder's feature is the mean of the
-    patches, no loss trained the class token's output, and its attention may be meaningless. In this
-    case a note below the label says so.
+    patches, no loss trained the class token's output. The class token's attention may then be
+    meaningless, and a note below the label says so.
 
     Args:
         data: (label, result of `_class_attention`) for each encoder.
@@ -332,15 +343,15 @@ def _feature_map(subject: FigureInput) -> Arrays:
     """Compute a colour for each patch of the shown images from the patch's feature.
 
     The colours are the first three principal components of the features. The components are fitted
-    to up to projections.FITTED patches of more images than are shown, so that they do not depend on
-    a few images.
+    to up to projections.FITTED patches. If possible, these patches come from more images than are
+    shown, so that the components do not depend on a few images.
 
     Args:
         subject: Encoder and images.
 
     Returns:
-        "images" uint8 (B, H, W, 3), "colors" uint8 (B, rows, columns of patches, 3), and
-        "variance", the share of the variance that each colour shows (3,).
+        "images": uint8 (B, H, W, 3). "colors": uint8 (B, rows, columns of patches, 3). "variance":
+        share of the variance that each of red, green and blue shows, (3,).
     """
     encoder = subject.encoder
 
@@ -349,7 +360,7 @@ def _feature_map(subject: FigureInput) -> Arrays:
 
     fitted_images = max(len(subject.shown.image), projections.FITTED // encoder.patches)
     sample_BND = torch.cat([patches(image) for image in _first_images(subject, fitted_images)])
-    check_finite(ENCODER, is_finite(sample_BND))  # raises an error
+    check_finite(ENCODER, is_finite(sample_BND))  # raises an error if a feature is not finite
     color_BP3, variance_3 = projections.patch_colors(
         sample_BND.flatten(0, 1), patches(subject.shown.image)
     )
@@ -389,11 +400,11 @@ def _predicted(subject: FigureInput) -> Arrays:
         subject: Objective and images.
 
     Returns:
-        {title: images uint8 (B, H, W, 3)}, and under the key "drawn" a note for the figure's
-        caption: empty, or TEACHER_ALONE.
+        {title: images uint8 (B, H, W, 3)}. The further key "drawn" has a note for the figure's
+        caption. The note is empty, or TEACHER_ALONE.
 
     Raises:
-        UnavailableError: There is no objective, or it predicts patches.
+        UnavailableError: There is no objective, or the objective predicts patches.
     """
     if subject.objective is None:
         raise UnavailableError(subject.why_no_objective or "the objective has no figure")
@@ -401,8 +412,8 @@ def _predicted(subject: FigureInput) -> Arrays:
         raise UnavailableError(
             "this objective predicts patches. Use figures=reconstruction for its predictions"
         )
-    # An export holds the weights of a single encoder. An export of the teacher lacks the student's
-    # weights, so the student predicts here with the teacher's weights, which the note says
+    # An export of the teacher lacks the student's weights, so the student predicts with the
+    # teacher's weights. The note says so
     is_teacher = subject.objective.exported is not subject.objective.encoder
     note = TEACHER_ALONE if is_teacher else ""
     return {**predictions(subject.objective, subject.shown), "drawn": np.array(note)}
@@ -425,12 +436,12 @@ def _reconstruction(subject: FigureInput) -> Arrays:
         subject: Objective and images.
 
     Returns:
-        "panels" uint8 (B, 4, H, W, 3), which are the original, corrupted, predicted and true image;
-        "error" (B, H, W); for some objectives "certainty" (B, H, W); and under the key "drawn"
-        a note for the figure's caption, which may be empty.
+        "panels": original, corrupted, predicted and true image, uint8 (B, 4, H, W, 3). "error":
+        error of each pixel (B, H, W). "certainty": probability of the prediction, (B, H, W), only
+        for some objectives. "drawn": note for the figure's caption, may be empty.
 
     Raises:
-        UnavailableError: There is no objective, or it does not predict patches.
+        UnavailableError: There is no objective, or the objective does not predict patches.
     """
     if subject.objective is None:
         raise UnavailableError(
@@ -449,7 +460,7 @@ def _reconstruction(subject: FigureInput) -> Arrays:
     if reconstruction.certainty_BHW is not None:
         arrays["certainty"] = reconstruction.certainty_BHW.cpu().numpy()
         notes.append("certainty: probability of the prediction, from 0 (dark) to 1 (bright)")
-    # says how pictures of this target are drawn, or is empty if this is obvious
+    # The note says how pictures of this target are drawn. It is empty if this is obvious
     target_note = subject.objective.target.drawn
     if target_note:
         notes.append(f"predicted and true: {target_note}")
@@ -459,8 +470,8 @@ def _reconstruction(subject: FigureInput) -> Arrays:
 def _draw_reconstruction(data: ByEncoder) -> Figure:
     """Draw images, corruption, prediction, ground truth, error and certainty.
 
-    Untrained weights cannot be drawn for comparison, because they have no heads: the layers of the
-    objective that predict patches.
+    Untrained weights cannot be drawn for comparison. They have no heads, which are the layers of
+    the objective that predict patches.
 
     Args:
         data: One entry, (label, result of `_reconstruction`).

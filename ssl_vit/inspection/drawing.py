@@ -38,7 +38,8 @@ class PanelGroup(NamedTuple):
 
     Attributes:
         label: Title of the group.
-        columns: {title of a column: images}, uint8 (H, W, 3), or (H, W, 4) with opacity.
+        columns: {title of a column: images}. All columns have the same number of images. An image
+            is uint8 (H, W, 3), or (H, W, 4) with opacity.
         note: Line below the label.
     """
 
@@ -66,7 +67,7 @@ def render(draw: Callable[[], Figure]) -> dict[str, bytes]:
     unwanted_metadata = {"svg": ("Date", "Creator", "Format", "Type"), "png": ("Software",)}
     files = {}
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # Characters that the font lacks are shown as boxes
+        # Characters that the font lacks are shown as boxes. Do not warn about each character
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = draw()
         for suffix, names in unwanted_metadata.items():
@@ -92,8 +93,8 @@ def panels(groups: Sequence[PanelGroup], above: str = "") -> Figure:
     pages = [_montage(group, images_per_row) for group in groups]
     page_width = max(page.shape[1] for page in pages)
     page_heights = sum(page.shape[0] for page in pages)
-    # In inches: margins take 0.3 of the width. Titles take 0.6 of the height for each group, and
-    # the text above takes 0.2
+    # Margins take 0.3 inches of the width. The titles of each group take 0.6 inches of the height,
+    # and the text above the groups takes 0.2 inches
     height = page_heights * (WIDTH - 0.3) / page_width + 0.6 * len(groups) + 0.2
     figure = Figure(figsize=(WIDTH, height), layout="compressed")
     axes = figure.subplots(nrows=len(groups), squeeze=False).flat
@@ -122,7 +123,8 @@ def _montage(group: PanelGroup, images_per_row: int) -> np.ndarray:
     """
     columns = list(group.columns.values())
     largest_side = max(max(image.shape[:2]) for images in columns for image in images)
-    # Small images are enlarged by a whole number, to at least CELL pixels
+    # Enlarge small images by a whole number to at least CELL pixels: a side of 32 becomes
+    # 3 * 32 = 96, and a side of 40 becomes 3 * 40 = 120. Limit the side to LARGEST_CELL pixels
     enlarged_side = largest_side * math.ceil(CELL / largest_side)
     cell = min(LARGEST_CELL, enlarged_side)
     rows = math.ceil(len(columns[0]) / images_per_row)
@@ -170,7 +172,7 @@ def map_colours(value_HW: np.ndarray, largest: float, colours: str = HEAT) -> np
 
     Args:
         value_HW: Values.
-        largest: Value of the last colour of the map, which larger values also get.
+        largest: Value of the last colour of the map. Larger values get the same colour.
         colours: Name of matplotlib's colour map.
     """
     shades = matplotlib.colormaps[colours].with_extremes(bad=(0.5, 0.5, 0.5, 0.2))

@@ -28,7 +28,7 @@ class Components(NamedTuple):
     variance_K: Tensor
 
     def project(self, x_ND: Tensor) -> Tensor:
-        """Return coordinates (N, K)."""
+        """Return the coordinates (N, K) of N rows along the K directions."""
         return (x_ND.double() - self.mean_D) @ self.direction_KD.T
 
 
@@ -48,6 +48,7 @@ def principal_components(x_ND: Tensor, count: int) -> Components:
     centred_ND = x_ND - mean_D
     eigenvalue_D, eigenvector_DD = torch.linalg.eigh(centred_ND.T @ centred_ND)  # ascending
     variance_D = eigenvalue_D.flip(0).clamp(min=0)
+    # N centred rows have variance along at most N - 1 directions
     components = max(1, min(count, rows - 1, width))
     direction_KD = eigenvector_DD.T.flip(0)[:components]
     largest_K1 = direction_KD.gather(1, direction_KD.abs().argmax(1, keepdim=True))
@@ -81,6 +82,7 @@ def patch_colors(sample_ND: Tensor, feature_BPD: Tensor) -> tuple[Tensor, Tensor
     limits = torch.tensor([CLIPPED, 1 - CLIPPED], dtype=torch.float64, device=sample_ND.device)
     low_3, high_3 = torch.quantile(components.project(sample_ND), limits, dim=0)
     range_3 = (high_3 - low_3).clamp(min=1e-12)
+    # A channel is 0 at low_3 and 255 at high_3. Values beyond are clipped.
     # Project image by image, because float64 copies of all features would take much memory
     color_BP3 = torch.stack([(components.project(x_PD) - low_3) / range_3 for x_PD in feature_BPD])
     return (255 * color_BP3).round().clamp(0, 255).to(torch.uint8), components.variance_K

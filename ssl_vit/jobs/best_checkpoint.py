@@ -25,14 +25,14 @@ RESUME_WITHOUT = "Use checkpoint.best=null to resume, or another name= for a new
 def check_split(recipe: Recipe) -> None:
     """Check that the best checkpoint is not chosen on the test split.
 
-    Only named splits are compared. `data.validation` and `data.test` may also be null or a number,
-    which holds out training images.
+    The check compares the names of the two splits. A number in `data.validation` or `data.test`
+    holds out training images, so there is no name to compare. Without a name, the check passes.
 
     Raises:
         UserError: checkpoint.best is set, and data.validation and data.test name the same split.
     """
     metric, test = recipe.checkpoint.best, recipe.data.test
-    # With null, the split "validation" is held out if the data have such a split
+    # data.validation=null means the split "validation", if the data have such a split
     held_out = "validation" if recipe.data.validation is None else recipe.data.validation
     if metric is None or not isinstance(held_out, str) or not isinstance(test, str):
         return
@@ -61,7 +61,7 @@ def reconcile(job: TrainingJob) -> None:
         job.state.best = None
         return
     with torch.no_grad(), job.state.evaluation_model() as model:
-        # The names are known only after evaluating a batch
+        # The names of the objective's metrics are known only after the evaluation of a batch
         metric_names = job.held_out.names(model.eval())
         model.train()
     if job.online:
@@ -73,8 +73,9 @@ def reconcile(job: TrainingJob) -> None:
 def _begin_or_check_record(job: TrainingJob, metric: str, metrics: list[str]) -> None:
     """Begin the record of the best evaluation at step 0, or check the record of a resumed run.
 
-    A resumed run needs a record of the same metric and number of held-out images, and the weights
-    of the best evaluation. Only rank 0 calls this function.
+    A resumed run needs a record. The record must have the same metric and the same number of
+    held-out images as the recipe. The checkpoint of the best evaluation must still exist. Only rank
+    0 calls this function.
 
     Args:
         job: Training job. `job.state.best` is the record.
@@ -82,7 +83,8 @@ def _begin_or_check_record(job: TrainingJob, metric: str, metrics: list[str]) ->
         metrics: Names of all metrics that the run measures on held-out images.
 
     Raises:
-        UserError: See `reconcile`.
+        UserError: The run does not measure the metric. Or the record of a resumed run is missing,
+            has another metric or another number of images, or its checkpoint is damaged or gone.
     """
     state, record = job.state, job.state.best
     settings = {"metric": metric, "images": job.recipe.eval.images}
@@ -143,9 +145,9 @@ class BestSoFar:
     def update(self, row: Row) -> bool:
         """Return whether a row of metrics is better than every earlier row.
 
-        A better row becomes the record of the best evaluation, and the caller must save a
-        checkpoint of its step. A value that is equal to the best value, or that is not finite, is
-        not better. All processes must call this method, and rank 0 decides.
+        A better row becomes the record of the best evaluation. The caller must then save a
+        checkpoint of the row's step. A value that equals the best value is not better, and neither
+        is a value that is not finite. All processes must call this method, and rank 0 decides.
 
         Args:
             row: Row of metrics of the current step.
@@ -165,6 +167,7 @@ class BestSoFar:
         record = self.job.state.best
         assert record is not None
         best_value = record["value"]
+        # `sign` is -1 if lower values are better, so that the greater product is always better
         if best_value is not None and self.sign * value <= self.sign * best_value:
             return False
         self.previous_best = record
@@ -174,9 +177,9 @@ class BestSoFar:
     def drop_unsaved(self) -> None:
         """Restore the previous record of the best evaluation if the newest has no checkpoint.
 
-        A checkpoint is missing if saving failed. A record of the current step stays, because the
-        weights of this step are still in memory. Call this method on rank 0, before the next
-        checkpoint is written.
+        A checkpoint is missing if saving failed. A record of the current step always stays, because
+        the weights of this step are still in memory and can be saved again. Call this method on
+        rank 0, before the next checkpoint is written.
 
         Raises:
             UserError: Too many saves have failed.
@@ -192,7 +195,8 @@ class BestSoFar:
 def restore(job: TrainingJob) -> Best | None:
     """Load the weights of the best checkpoint into the trained job.
 
-    Metrics of the last weights are discarded, so that the caller measures again.
+    If other weights than the last weights are loaded, the metrics of the last weights are
+    discarded, so that the caller measures the loaded weights.
 
     Returns:
         The entry of result.json about the best evaluation, or None if checkpoint.best is not set.
@@ -212,6 +216,7 @@ def restore(job: TrainingJob) -> Best | None:
         job.run.warn(
             f"checkpoint.best={metric}: the metric was never finite, so the last weights stay"
         )
+    # With None there is no best checkpoint. The weights of the current step are loaded already
     if step not in (None, job.state.step):
         distributed.on_main(job.accelerator, lambda: _check_best(job))
         job.state.load_weights(checkpoint.load(checkpoint.folder(job.run.checkpoints, step)))

@@ -70,14 +70,16 @@ def measure(options: Values, seconds: float, images: int) -> dict[str, Any]:
         settings = setup.loop_settings(recipe)
         step_starts: list[float] = []
 
-        # The training loop calls this function before each step
+        # The training loop calls this function before each step, and stops if the result is true
         def is_timed(step: int) -> bool:
             step_starts.append(time.perf_counter())
             return step > STEPS and step_starts[-1] - step_starts[1] >= seconds
 
         with InterruptibleLoader(job.loader()) as passes:
             loop.train(job.state, passes, settings, stop=is_timed)
-        timed_steps = len(step_starts) - 2  # neither the first step nor the step that never began
+        # `step_starts` also has the first step, which is not timed, and the call that stopped the
+        # loop: with 4 entries, the steps 2 and 3 were timed
+        timed_steps = len(step_starts) - 2
         began = time.perf_counter()
         loop.evaluate(job.held_out, job.state, {}, settings, Callbacks([]))
         evaluation_seconds = time.perf_counter() - began

@@ -106,8 +106,9 @@ def open_job(given: Given, job: JobKind) -> tuple[Run, Result | None]:
 def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
     """Open the run of a recipe, and print notices and the folder.
 
-    A finished run is returned with its result, unless the recipe now requests further measurements
-    such as `eval.test`. Any other run is checked here, before the slow imports of training.
+    A finished run is returned with its result. If the recipe now requests further measurements,
+    such as `eval.test`, the run counts as not finished. A run that is not finished is checked here,
+    before the slow imports of training.
 
     Returns:
         The run, and the run's result or None if there is work to do.
@@ -156,10 +157,17 @@ def _print(*lines: str | None) -> None:
 
 
 def _check_pretrain(resolved: Resolved) -> None:
+    """Check that pretrain can train the recipe, and that all necessary weights are named.
+
+    Raises:
+        UserError: The recipe is an evaluation, or lacks `init=` or the weights of a teacher.
+    """
     recipe = resolved.recipe
     if recipe.objective == "probe":
         command = typed_command("evaluate", *resolved.given.words)
         raise UserError(f"objective=probe: pretrain cannot evaluate an encoder. Type {command}")
+    # `sources` has the keys that name weights and have a value. If another key of the recipe names
+    # weights, its value is missing
     for key in recipe.values().keys() - recipe.sources().keys():
         if key in all_keys() and all_keys()[key].names_weights:
             raise UserError(f"{key}= is missing, choices: {DESCRIBED}")
@@ -198,6 +206,7 @@ def _check_init_given(resolved: Resolved, only_if_tested: bool = False) -> None:
         UserError: `init=` is missing.
     """
     is_default = resolved.origins.get("init") == DEFAULT
+    # With only_if_tested, eval.test=true in the recipe file decides. Else init= is always required
     is_required = not only_if_tested or resolved.file_values.get("eval.test")
     if is_default and is_required:
         raise UserError(f"init= is missing, {CHOICES}")
@@ -207,8 +216,8 @@ def _check_init_given(resolved: Resolved, only_if_tested: bool = False) -> None:
 def without_collections() -> Iterator[None]:
     """Switch the garbage collector off while the body imports modules.
 
-    Imported objects stay alive, so the collector would free nothing. It would take a sixth of the
-    time for importing torch and the other libraries.
+    Imported objects stay alive, so the collector would free nothing. Without this function, the
+    collector takes a sixth of the time for importing torch and the other libraries.
     """
     was_enabled = gc.isenabled()
     gc.disable()

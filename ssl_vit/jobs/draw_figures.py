@@ -127,7 +127,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
 def draw_predictions(run: Path) -> None:
     """Draw what the objective of a finished run predicts for held-out images.
 
-    Only tasks of a study need this function, because any other run draws the figure when it ends.
+    Only tasks of a study need this function. Any other run draws the figure when the run ends.
     Nothing is drawn if the figure exists, if the run has no result, or if the objective has no such
     figure.
 
@@ -166,8 +166,8 @@ def _compute(
 
     Args:
         options: The options of the tool. By default, the figures that suit the objective are drawn.
-        compared: The encoder of `init=`, in some cases preceded by the same model with untrained
-            weights, which gets the same figures.
+        compared: The encoders. The last is the encoder of `init=`. If there is another, it is the
+            same model with untrained weights, and gets the same figures.
         images: The images.
         count: Number of images to use.
 
@@ -184,6 +184,7 @@ def _compute(
     from . import encoders
 
     drawn: Drawn = {}
+    # Begin with the encoder of init=, because untrained weights get only the figures drawn for it
     for encoder in reversed(compared):
         is_last = encoder is compared[-1]
         shown = min(options.shown, count)
@@ -197,6 +198,7 @@ def _compute(
         for name in names:
             try:
                 arrays = collection.FIGURES[name].compute(figure_input)
+                # Insert at the front, so that untrained weights come first
                 drawn.setdefault(name, []).insert(0, (label, arrays))
             except UnavailableError as error:
                 if is_last:  # untrained weights always lack heads, so their figures need no message

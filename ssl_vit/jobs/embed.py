@@ -89,7 +89,11 @@ def prepare(options: EmbedOptions) -> tuple[EmbedOptions, "NamedEncoder", "Data"
 
 
 def _file_name(text: str) -> str:
-    """Return a text as part of a file name: the last 60 characters, with _ for unsuitable ones."""
+    """Return a text as part of a file name.
+
+    The last 60 characters are kept, and unsuitable characters become _. For example,
+    "hf-hub:USER/NAME" becomes "hf-hub_USER_NAME".
+    """
     return re.sub(r"[^\w.-]", "_", text)[-60:]
 
 

@@ -140,6 +140,7 @@ def find_encoder(place: str, given: Given) -> NamedEncoder:
     Raises:
         UserError: The encoder does not exist, or an option is wrong or has no effect.
     """
+    # "scratch,PLACE", unless a file or folder has this name
     trained_place = place.removeprefix(SCRATCH_PREFIX)
     if trained_place != place and not parsing.exists(place):
         trained = find_encoder(trained_place, given)
@@ -184,9 +185,9 @@ def _untrained_encoder(trained: NamedEncoder | None, given: Given) -> NamedEncod
     """Describe an encoder with untrained weights.
 
     Args:
-        trained: Trained encoder with the same model and images. The untrained weights are the
-            initial weights of its run, unless the user sets another seed. None: the user's options
-            describe the model.
+        trained: Trained encoder with the same model and images. If a run trained this encoder, the
+            untrained weights are the initial weights of the run, unless the user sets a seed. None:
+            the user's options describe the model.
         given: The user's options.
     """
     if trained is None:
@@ -277,8 +278,8 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
     """Find the split that a value of `split=` means, and return its name.
 
     Common names are accepted: for example, `test` means the split `eval` if there is no split
-    `test`. Without any test split, `test` means the validation split, on which runs then test.
-    Splits without images are ignored.
+    `test`. Without any test split, `test` means the validation split, because runs then test on the
+    validation split. Splits without images are ignored.
 
     Args:
         name: Value of `split=`.
@@ -306,10 +307,11 @@ def named_split(name: str, splits: Mapping[str, Sized]) -> str:
 
 
 def find_data(encoder: NamedEncoder, given: Given) -> Data:
-    """Return the data set that the options name, by default the data that trained the encoder.
+    """Return the data set that the options name.
 
-    If the options name no images, a printed line says which images are used. The line is a warning
-    if the images that trained the encoder are unknown, or if the encoder has untrained weights.
+    If the options name no images, the data that trained the encoder are used, and a printed line
+    says so. The line is a warning if the images that trained the encoder are unknown, or if the
+    encoder has untrained weights.
 
     Args:
         encoder: Encoder.
@@ -354,7 +356,7 @@ def load_figure_input(
 ) -> FigureInput:
     """Load an encoder and images for computing figures, on the GPU if there is one.
 
-    The objective that trained the encoder is also loaded if it has a figure.
+    The objective that trained the encoder is also loaded if the objective has a figure of its own.
 
     Args:
         encoder: Encoder.
@@ -378,7 +380,7 @@ def load_figure_input(
     tokens = network.patches + network.prefix
     attention_bytes = 4 * recipe.model.heads * tokens**2  # float32, for one image in one block
     fitting = min(LARGEST_BATCH, ATTENTION_BYTES // attention_bytes)
-    size = max(shown, fitting)  # all images to show are in the first batch
+    size = max(shown, fitting)  # at least `shown`, so that the first batch has all images to show
     batch_layout = BatchLayout(size, size, 0, 1)
     batches = loaders.held_out_batches(images.source, recipe.data, batch_layout, count)
     unreadable = [text for batch in batches for text in batch.unreadable]

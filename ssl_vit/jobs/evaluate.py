@@ -60,7 +60,7 @@ def evaluate(run: Run) -> Result | None:
 
     Returns:
         The content of result.json, or None on processes other than rank 0. If another process has
-        finished the run meanwhile, the result of that process.
+        finished the run meanwhile, all processes return the result of that process.
 
     Raises:
         UserError: The images, the weights or the folder do not suit the recipe.
@@ -72,7 +72,10 @@ def evaluate(run: Run) -> Result | None:
 
 
 def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits) -> Result | None:
-    """Measure the encoder and its baselines, and write result.json. Collective."""
+    """Measure the encoder and its baselines, and write result.json.
+
+    All processes must call this function.
+    """
     started_at = time.perf_counter()
     recipe, source = run.recipe, run.recipe.init_source
     images, facts = _open_images(run, accelerator, splits)
@@ -99,8 +102,8 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
         for measure in token_probes:
             console.table([(measure, token_probes[measure].describe(network, images))])
 
-    # Differences are measured on pairs only if the images are independent (those of a group are
-    # not) and the weights were not chosen on them
+    # Differences between encoder and baseline are measured only if the images are independent, and
+    # if the weights were not chosen on these images. Images of a group are not independent
     are_independent = not recipe.data.group
     paired = are_independent and not _is_chosen_on_test_split(recipe, facts["data"])
     warn = run.warn if accelerator.is_main_process else None
@@ -151,7 +154,9 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 def _open_images(
     run: Run, accelerator: WatchedAccelerator, splits: run_splits.Splits
 ) -> tuple[EvaluationImages, dict[str, Any]]:
-    """Check the images of an evaluation, and prepare to read them on all processes. Collective.
+    """Check the images of an evaluation, and prepare to read the images on all processes.
+
+    All processes must call this function.
 
     Args:
         run: Evaluation.
@@ -195,9 +200,10 @@ def _read_recipe_of_run(source: InitSource) -> Recipe | None:
 def _build_fresh_baseline(recipe: Recipe, device: torch.device) -> dict[str, Backbone]:
     """Build the baseline with untrained weights, {UNTRAINED: network}.
 
-    If a run trained the encoder, the baseline has the initial weights of that run's seed, resized
-    to the image size of the evaluation like the trained weights. Otherwise, as for timm's weights,
-    the seed of the evaluation is used. The result is empty if the encoder itself is untrained.
+    If a run trained the encoder, the baseline has the initial weights of that run. They are resized
+    to the image size of the evaluation, like the trained weights. If no run is known, for example
+    for timm's weights, the baseline is drawn with the seed of the evaluation. The result is empty
+    if the encoder itself is untrained.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -281,10 +287,10 @@ def _hidden_layer_reader(
 def _is_chosen_on_test_split(recipe: Recipe, fingerprints_here: dict[str, str]) -> bool:
     """Return whether a run chose its best checkpoint on the test images of this evaluation.
 
-    The result is True if a run that the weights come from has checkpoint.best, and its validation
-    split has the same fingerprint as these test images. Runs that are not on this machine are
-    ignored. So are runs that cut the held-out images from the training split, because only the
-    fingerprint of the whole training split is recorded.
+    The result is True if one of the runs that made the weights has set checkpoint.best, and if the
+    validation split of this run has the same fingerprint as the test images here. Runs that are not
+    on this machine are ignored. Runs that cut the held-out images from the training split are also
+    ignored, because they record only the fingerprint of the whole training split.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -296,6 +302,7 @@ def _is_chosen_on_test_split(recipe: Recipe, fingerprints_here: dict[str, str]) 
                 continue
             hashes = records.read(run / "environment.json", Environment).data
             held_out = hashes.get("validation")
+            # Held-out images that were cut from train are recorded with the fingerprint of train
             is_separate = held_out is not None and held_out != hashes.get("train")
             is_test_split = held_out == fingerprints_here.get("test")
             if run_recipe.checkpoint.best and is_separate and is_test_split:
@@ -359,9 +366,10 @@ def _run_feature_probes(
     probe: Probe,
     files: Mapping[str, SharedFile],
 ) -> tuple[dict[str, features.Right], Copies | None]:
-    """Run the probes on features of the encoder and of the baselines. Collective.
+    """Run the probes on features of the encoder and of the baselines.
 
-    Results of a baseline are read from its file if the file has any, else measured and written.
+    All processes must call this function. If the file of a baseline has results, they are read from
+    the file. Otherwise, the baseline is measured, and the results are written to the file.
 
     Args:
         readers: {ENCODER or baseline: reader}.
@@ -370,15 +378,17 @@ def _run_feature_probes(
         files: {baseline: file of its results}, on rank 0.
 
     Returns:
-        {ENCODER or baseline: {measure: whether each image is right, bool (T, M)}}, and the copies
-        among the test images. Empty and None on processes other than rank 0, or if the recipe has
-        no such probe.
+        A mapping {ENCODER or baseline: {measure: right}}, and the copies among the test images.
+        `right` says whether each of M test images is classified correctly in each of T draws, bool
+        (T, M). On processes other than rank 0, or if the recipe has no such probe, the result is an
+        empty mapping and None.
     """
     splits = images.splits
     probed = probe.measures_that_read("feature")
     if not probed:
         return {}, None
     sources = {"train": splits.train, "validation": splits.validation, "test": images.test}
+    # Validation images serve only to choose something, such as a learning rate
     if not any(MEASURES[measure].chooses for measure in probed):
         del sources["validation"]
     stored_arrays = broadcast_from_main(

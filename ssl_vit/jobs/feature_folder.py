@@ -103,8 +103,7 @@ class FeatureFolder:
     def run(self) -> tuple[list[Path], list[Neighbor]]:
         """Write the missing shards, each on a single process, then answer the queries.
 
-        If the options set no precision, the features are computed in the precision of the existing
-        shards.
+        If the options set no precision, new features have the precision of the existing shards.
 
         Returns:
             The paths of the shards, and the images nearest to each query. The nearest images are
@@ -126,13 +125,13 @@ class FeatureFolder:
         network, weights_hash = self._network()
         patches = self.options.patches
         read = embedding.token_reader(network, self.encoder.pool, self.recipe.probe.layer, patches)
-        # Compute a few features to raise an error before embed.json is written, because weights
-        # that are not finite make the features of most images not finite
+        # Compute a few features. If they are not finite, an error is raised before embed.json is
+        # written. A few images are enough, because bad weights spoil the features of most images
         split, source = next(iter(self.splits.items()))
         self._content(split, np.arange(min(CHECKED, len(source))), read, workers=0)
         missing, precision = broadcast_from_main(accelerator, lambda: self._open(weights_hash))
         self.recipe.compute.precision = precision  # on all processes
-        # Each process writes every `num_processes`th missing shard
+        # Divide the missing shards: with 2 processes, rank 0 writes the first, third, ... of them
         for number in missing[accelerator.process_index :: accelerator.num_processes]:
             self._write(self.shards[number], read)
         accelerator.wait_for_everyone()
@@ -167,7 +166,11 @@ class FeatureFolder:
 
     @cached_property
     def shards(self) -> list[FeatureShard]:
-        """List all shards of the splits. Files are named as on the Hugging Face Hub."""
+        """List all shards of the splits.
+
+        Files are named as on the Hugging Face Hub. For example, the first of 5 shards of the split
+        train is train-00000-of-00005.parquet.
+        """
         rows = self.options.shard_rows
         shards = []
         for split, source in self.splits.items():
@@ -220,8 +223,9 @@ class FeatureFolder:
             weights_hash: Hash of the encoder's weights.
 
         Returns:
-            The numbers of the missing shards, and the precision: as the options say, else as in an
-            existing embed.json, else the recipe's.
+            The numbers of the missing shards, and the precision. The precision is the value in the
+            options. If the options set none, it is the value in an existing embed.json, and for a
+            new folder the value of the recipe.
 
         Raises:
             UserError: The folder holds features of other images, or features computed with other

@@ -34,8 +34,9 @@ from .setup import TrainingJob, loop_settings
 def finish(job: TrainingJob, consensus: StopConsensus) -> Result | None:
     """Test and export the trained objective, draw the figures and write result.json.
 
-    All processes must call this function. A signal does not stop the work. It only ends the wait
-    for uploads and, in a run with a single process, the wait for test images that do not arrive.
+    All processes must call this function. A signal does not stop the work. A signal only ends the
+    wait for uploads. In a run with a single process, a signal also ends the wait for test images
+    that do not arrive.
 
     Args:
         job: The training job after the last step.
@@ -82,8 +83,9 @@ def _test(
 ) -> list[Measurement]:
     """Measure the objective on all test images, and write predictions.npz.
 
-    The difference from the baseline is paired: both are measured on the same images. With
-    data.group, images of a group are not independent, so no difference is measured.
+    The top-1 accuracy is also compared with a baseline on the same images, which always names the
+    commonest class. With data.group, the images of a group are not independent, so the difference
+    from the baseline is not measured.
 
     Args:
         job: The training job.
@@ -238,7 +240,8 @@ def write_result(
         steps: Number of optimiser steps.
         forwarded_before: With resume=RUN@STEP, number of images that passed through the encoder in
             RUN.
-        held_out: See `split_images.count_measured_images`.
+        held_out: For a training run, the number of held-out images that were measured. None for an
+            evaluation.
         **fields: Further fields of the result. Fields that are empty, zero or None are left out.
 
     Returns:
@@ -249,7 +252,7 @@ def write_result(
     exaflop = costs.exaflop(recipe, images - forwarded_before)
     fields["seen"] = seen_images.without_paths(seen)
     counts = split_images.count_measured_images(recipe, splits, held_out)
-    # Unreadable images are not measured, so metrics may have fewer images than the split
+    # Unreadable images are not measured. So count the images of the metric with the most images
     test_counts = [entry.n for entry in measurements if entry.split == "test" and entry.n]
     if test_counts:
         counts["test"] = min(counts["test"], max(test_counts))
@@ -306,10 +309,11 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
 
 
 def _held_out(job: TrainingJob) -> list[Measurement]:
-    """Return the metrics of the objective and its baselines on the held-out images. Collective.
+    """Return the metrics of the objective and of the baselines on the held-out images.
 
-    Each measurement also says how many of its images are copies of other images. Metrics that are
-    measured only on labelled images are recognised by their number of images.
+    All processes must call this function. Each measurement also says how many of the measured
+    images are copies of other images. Some metrics are measured only on labelled images. Such a
+    metric is recognised because its number of images is the number of labelled images.
     """
     batches, accelerator = job.held_out.batches, job.accelerator
     copies = count_copies_in(batches, accelerator)

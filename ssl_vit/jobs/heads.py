@@ -43,7 +43,7 @@ def load_classifier(
         source: Place of the weights (`init=`).
         network: Encoder with these weights.
         option: Option that needs a classifier, for the error.
-        trained: Whether to load the trained heads, see `load_trained`.
+        trained: Whether to load the trained heads. If False, the heads keep freshly drawn weights.
 
     Raises:
         UserError: The run or export has no classifier, or the heads are damaged.
@@ -106,6 +106,7 @@ def load_trained(
     hashes_now = {plugin_hash(type(declared)) for declared in declarations}
     recorded_plugin = read(run / "environment.json", Environment).plugin or {}
     recorded_hash = recorded_plugin.get("file")
+    # A hash that is neither "" nor the recorded hash belongs to a file that has changed
     if recorded_hash and hashes_now - {"", recorded_hash}:
         return None, "the plugin's file has changed since the run began. Restore the file."
     with _damaged(f"init={source.place}: {path}"):
@@ -196,8 +197,9 @@ def _check_finite(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _select_part(heads: dict[str, Tensor], name: str) -> dict[str, Tensor]:
     """Return the weights of a single objective from the heads of a run.
 
-    If the run trained a sum of objectives, the names of weights begin with `parts.NAME.`, which is
-    removed. Otherwise all weights are returned.
+    If the run trained a sum of objectives, the names of weights begin with `parts.NAME.`. Only the
+    weights of the named objective are returned, without this prefix: `parts.mpp.head.weight`
+    becomes `head.weight`. If the run trained a single objective, all weights are returned.
 
     Args:
         heads: {name: weight} of the run's objective or objectives.
@@ -236,7 +238,8 @@ def load_head(net: Backbone, init: InitSource, test: Source, data: Data) -> Trai
         data: The data options of the recipe, for errors about the test images.
 
     Raises:
-        UserError: The run or export has no classifier, or `pair_classes` cannot match the classes.
+        UserError: The run or export has no classifier, or the classes of the test images cannot be
+            matched with the outputs.
     """
     objective = load_classifier(init, net, "probe.measures=top1")
     # A plugin's classifier may lack the attribute `classes`, the number of classes
@@ -256,7 +259,8 @@ def measure_head(
     Args:
         head: The classifier.
         images: The test images, with the recipe and the processes that read them.
-        paired: Whether to measure differences, see `baselines.metrics_with_baselines`.
+        paired: Whether to measure by how much the top-1 accuracy exceeds that of always naming the
+            commonest class, on the same images.
 
     Raises:
         UserError: The classes have no names to match, and a label exceeds the number of the last

@@ -12,13 +12,15 @@ NOT_COMPARED = "the images were not compared with the images of the finished run
 
 
 def fingerprint(recipe: Recipe) -> tuple[dict[str, str], str]:
-    """Return a fingerprint of the images of each split, to notice if the images change.
+    """Return a fingerprint of the images of each split.
 
-    A fingerprint covers the whole split, even if a run uses only a part. Images of the Hub, and
-    images that are not on this machine, have no fingerprint.
+    The fingerprint shows whether images have changed. A fingerprint covers the whole split, even if
+    a run uses only a part. Images of the Hub, and images that are not on this machine, have no
+    fingerprint.
 
     Returns:
-        `{split: fingerprint}` and an empty text, or an empty mapping and why there are none.
+        `{split: fingerprint}` and an empty text. Without fingerprints, an empty mapping and the
+        reason.
 
     Raises:
         UserError: The images exist on this machine and cannot be read.

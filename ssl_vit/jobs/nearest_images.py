@@ -116,7 +116,8 @@ def show(
 ) -> None:
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
-    For comparison, the first line gives the average similarity of two images.
+    For comparison with the similarities to the query, the first line gives the average similarity
+    of any two images.
 
     Args:
         answers: Each query with the nearest images, without the query's own file.
@@ -145,10 +146,10 @@ def show(
 
 
 def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:
-    """Return a warning if some neighbours are not more similar than 99% of all pairs of images.
+    """Return a warning if some neighbours are hardly similar to the query, otherwise "".
 
-    If there are few images, or few images near the query, this may also happen to neighbours that
-    look like the query.
+    A neighbour is similar if its similarity to the query exceeds the similarity of 99% of all pairs
+    of images. If there are few images, a neighbour that looks like the query may also fall short.
 
     Args:
         neighbours: Nearest images of a query.
@@ -185,8 +186,9 @@ def _describe_pairs(pairs: PairSimilarity, images: int) -> str:
 def _name(neighbour: Neighbor, compared: ComparedImages) -> str:
     """Return "SPLIT: FILE, LABEL" for a neighbour.
 
-    The split and the label are left out if a folder in the path of the file has this name. The
-    split is also left out if there is only one.
+    An example is "test: 7.png, cat". The split is left out if there is only one split. The split or
+    the label is also left out if a folder in the path of the file has the same name: "cat/7.png"
+    needs no label.
 
     Args:
         neighbour: Image near a query.

@@ -97,7 +97,7 @@ def max_device_batch(recipe: Recipe, accelerator: Accelerator) -> int:
     A process has the memory of its GPU or, without a GPU, a share of the machine's memory. On a
     GPU, a fused kernel computes attention and does not store the attention maps.
     """
-    # `largest_device_batch` reserves half of the memory for activations
+    # Pass the whole memory, because `largest_device_batch` itself uses only half for activations
     if accelerator.device.type == "cuda":
         memory = torch.cuda.get_device_properties(accelerator.device).total_memory
         return costs.largest_device_batch(recipe, memory, fused=True)
@@ -123,9 +123,10 @@ def resident_images(
 ) -> DecodedImages | None:
     """Decode the training images into memory, depending on compute.resident.
 
-    With compute.resident=true, decoded images may take half of the memory. With
-    compute.resident=null, images of a folder or of the Hub are decoded if training reads each image
-    at least twice from `step` on, and if decoded images take at most AUTO_RESIDENT of the memory.
+    With compute.resident=true, the images are decoded, and may take half of the memory. With
+    compute.resident=false, no images are decoded. With compute.resident=null, only images of a
+    folder or of the Hub are decoded, on two conditions: from `step` on, training reads each image
+    at least twice, and the decoded images take at most the share AUTO_RESIDENT of the memory.
 
     Args:
         recipe: Recipe of the run.
@@ -157,7 +158,7 @@ def resident_images(
         if data.stream:
             raise NotResident("data.stream=true reads the images in parts")
         share = 0.5 if wanted else AUTO_RESIDENT
-        # A sample of the images may take only its part of the memory for all images
+        # If `train` is a sample, the memory is reduced by the share of the sample in all images
         memory = share * host_memory() * len(train) / images
         return decode_split(train, data, memory, torch.get_num_threads())
     except NotResident as error:
@@ -175,7 +176,9 @@ def environment_facts(
     batch_layout: BatchLayout,
     splits: run_splits.Splits,
 ) -> dict[str, Any]:
-    """Collect the entries of environment.json about the run and its images. Collective.
+    """Collect the entries of environment.json about the run and its images.
+
+    All processes must call this function.
 
     Args:
         recipe: Recipe of the run.
@@ -209,6 +212,7 @@ def environment_facts(
         facts["images"] = {"train": len(splits.train), "labelled_test": splits.labelled_test}
     # On each machine, the images of a path are hashed only by the first process that reads them
     here = (socket.gethostname(), recipe.data.path)
+    # `index` finds the first process with the same machine and path as this process
     first_process = gather_object([here]).index(here)
     if first_process == accelerator.process_index:
         facts["data"] = fingerprints.fingerprint_splits(

@@ -37,7 +37,7 @@ class RunResult(Result):
             made the initial weights.
         device_hours: Seconds times processes, in hours. `total_device_hours` includes the runs that
             made the initial weights.
-        measured_on: {split: images}.
+        measured_on: {split: number of measured images}.
         best: The evaluation that chose the weights (checkpoint.best), else None.
         pool: For an evaluation, how features were pooled.
         classes: For the probes of an evaluation, the number of classes to choose from.
@@ -63,7 +63,8 @@ class RunResult(Result):
         """
         # Use the labels, units and better directions that the run's plugin declares for its metrics
         with use_plugin_rows(read_run(self.folder).environment.plugin_rows):
-            # Make all lines at once, because the caller may use another plugin between two lines
+            # Make all lines before the first is yielded. Between two lines, the caller may already
+            # use the rows of another plugin
             yield from list(self._lines())
 
     def _lines(self) -> Iterator[str]:

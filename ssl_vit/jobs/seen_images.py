@@ -81,7 +81,8 @@ class TrainedImages:
     def load(self, step: int) -> None:
         """Continue the record in the folder when training starts at `step`.
 
-        If there is no record and `step` is not 0, the record stays incomplete.
+        If there is no record and `step` is not 0, the images of the first steps are unknown, so the
+        new record is incomplete.
         """
         stored = read(self.folder)
         self.record = stored or SeenRecord(complete=step == 0)
@@ -90,8 +91,8 @@ class TrainedImages:
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the batches, and collect the hashes of their images until the record is full.
 
-        A record is full if it has LIMIT images and further images were not recorded. The yielded
-        batches have no hashes (`content`), because no objective reads hashes.
+        A record is full if it has LIMIT images and is no longer complete. The yielded batches have
+        no hashes (`content`), because no objective reads hashes.
         """
         for batch in batches:
             is_full = len(self.record.images) >= LIMIT and not self.record.complete
@@ -103,10 +104,11 @@ class TrainedImages:
             yield batch._replace(content=None)
 
     def gather(self, accelerator: WatchedAccelerator) -> bool:
-        """Add to the record the images of all processes since the last call. Collective.
+        """Add to the record the images that all processes have collected since the last call.
 
-        The record holds at most LIMIT images. If there are more images, the record keeps all
-        earlier images and as many new images as fit, and is no longer complete.
+        All processes must call this method. The record holds at most LIMIT images. If there are
+        more images, the record keeps all earlier images and as many new images as fit. The record
+        is then no longer complete.
 
         Returns:
             Whether this call made a complete record incomplete.
@@ -184,7 +186,9 @@ class MeasuredImages:
             else:
                 held_out = split_images.measured_images(recipe, held_out)
                 num_images = len(held_out)
-            if recipe.checkpoint.best:  # k-NN uses as many further images (online.prepare)
+            # k-NN may use as many further images, which did not choose the best checkpoint
+            # (online.prepare)
+            if recipe.checkpoint.best:
                 num_images *= 2
             self.parts["validation"] = held_out, loaders.held_out_rows(held_out, num_images)
 
@@ -196,8 +200,8 @@ class MeasuredImages:
     def count_seen(self, run: str, record: SeenRecord | None) -> list[SeenImages]:
         """Count how many of the measured images a run has trained on.
 
-        The counts of an incomplete record are too small, and the entry says why: the record is
-        full, or the record file was missing when the run was resumed.
+        The counts of an incomplete record may be too small. The entry then gives the reason: the
+        record is full, or the file of the record was missing when the run was resumed.
 
         Args:
             run: Name or folder of the run.
@@ -252,7 +256,7 @@ def load_or_count_seen(
         accelerator: Processes of the run.
 
     Returns:
-        The counts as from `seen_images` on rank 0. Empty on other processes.
+        An entry for each earlier run on rank 0. Empty on other processes.
     """
 
     def find() -> list[SeenImages]:

@@ -53,8 +53,8 @@ class Session:
             test: Whether to load the test images.
 
         Raises:
-            UserError: See `run_splits.load`. If test images are missing, the message says how to
-                run without test images.
+            UserError: There are no images, or a split or column does not exist. If test images are
+                missing, the message says how to run without test images.
         """
         recipe = self.run.recipe
 

@@ -129,9 +129,10 @@ class TrainingJob:
 def set_up(
     run: Run, accelerator: distributed.WatchedAccelerator, splits: run_splits.Splits
 ) -> TrainingJob:
-    """Build model, optimiser, strategy and evaluators, and open the run folder. Collective.
+    """Build model, optimiser, strategy and evaluators, and open the run folder.
 
-    The order is fixed, because the initial weights must be the first draw from the seed.
+    All processes must call this function. The order is fixed, because the initial weights must be
+    the first draw from the seed.
 
     Args:
         run: Run to set up.
@@ -328,8 +329,8 @@ def _load_teachers(objective: Objective, run: Run) -> dict[str, Any]:
     for key, network in objective.teachers().items():
         source = run.recipe.sources()[key]
         recipe_network = run.recipe.value(source.network_key)
-        # The weights may describe only some options of the network. These options must have the
-        # same values in the recipe
+        # The weights may describe only some options of the network. If all of these have the same
+        # values in the recipe, the merged mapping below equals the recipe's mapping
         if recipe_network | source.network_values() != recipe_network:
             raise UserError(
                 f"{source.network_key}: this description differs from the network of the weights "

@@ -83,6 +83,7 @@ def measure(recipe: Recipe) -> StepTime:
             splits = current.load_splits(test=False)
             job = setup.set_up(run, accelerator, splits)
             all_seconds = _time_steps(job)
+            # Leave out the first WARM steps. A run of fewer steps keeps only its last step
             seconds = all_seconds[min(WARM, len(all_seconds) - 1) :]
             on_gpu = accelerator.device.type == "cuda"
             return StepTime(
@@ -110,7 +111,8 @@ def _time_steps(job: TrainingJob) -> list[float]:
     recipe.optim.steps = min(MOST_STEPS, recipe.optim.steps)
     times: list[float] = []  # when each step began, and when the last step ended
 
-    # The training loop calls this function before each step, so the function also records the time
+    # The training loop calls this function before each step, and stops if the result is true. The
+    # function also records the time
     def is_measured(step: int) -> bool:
         times.append(time.perf_counter())
         return step >= WARM + LEAST_STEPS and times[-1] - times[WARM] >= LEAST_SECONDS

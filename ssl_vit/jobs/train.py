@@ -186,12 +186,12 @@ def _record_pools(encoder: Any, forward: Callable[[], object]) -> set[str]:
     """
     pools: set[str] = set()
 
-    # `encoder.feature` calls the method `pooled`, so replace `pooled` during the pass
+    # `encoder.feature` calls the method `pooled`. Replace `pooled` by this function during the pass
     def recording_pooled(h_BTD: Tensor, pool: str, layer: int | None = None) -> Tensor:
         pools.add(pool)
         return type(encoder).pooled(encoder, h_BTD, pool, layer)
 
-    vars(encoder)["pooled"] = recording_pooled  # hides the method of the class
+    vars(encoder)["pooled"] = recording_pooled  # an attribute of the object hides the method
     forward()
     del vars(encoder)["pooled"]
     return pools

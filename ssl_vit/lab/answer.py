@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 def answer(results: Results, verdict: Verdict) -> Answer | None:
     """Answer whether pre-training helps, if the study asks this.
 
-    The result is None for other studies, and until both arms have finished for a common seed.
+    The result is None if the study does not ask this, or if no seed has finished in both arms yet.
     """
     # texts that study/worth has stored for the answer, such as the network and the options
     facts: Mapping[str, str] = results.plan.report.get("question", {})
@@ -155,7 +155,8 @@ def answer(results: Results, verdict: Verdict) -> Answer | None:
 def _describe_limits_of_tuning(results: Results) -> Iterator[str]:
     """Yield a sentence for each best hyperparameter that is the lowest or highest tried value.
 
-    With only two tried values there is no sentence, because the best value is always an end.
+    For example, the best `optim.lr` is 0.001 and no higher value was tried. With only two tried
+    values there is no sentence, because one is the lowest and the other the highest.
     """
     tasks = results.plan.by_name
     finished = [tasks[name] for name in tasks if name in results.finished]
@@ -177,11 +178,12 @@ def _describe_limits_of_tuning(results: Results) -> Iterator[str]:
 def _released_difference(better: str, results: Results, verdict: Verdict) -> Difference | None:
     """Compare the released encoder with the better of the study's two arms.
 
-    The result is None if the released encoder has no results. The better arm was chosen by the same
-    results. To allow for this choice, the interval is as wide as if the released encoder were
-    compared with both arms, so the two comparisons share an error of 5%. The study's own comparison
-    has a separate error of 5%. If the study was changed after results were known, the error is also
-    divided by the number of planned ends (`results.ends`).
+    The result is None if no seed has finished for both the released encoder and the better arm.
+
+    The better arm was chosen by the same results that are compared here. To allow for this choice,
+    the interval is as wide as for two comparisons, one with each arm, that share an error of 5%.
+    The study's own comparison has a separate error of 5%. If the study was changed after results
+    were known, the error is also divided by the number of planned ends (`results.ends`).
 
     Args:
         better: Name of the arm that is better on average, such as `mae`.
@@ -227,7 +229,7 @@ def _commonest(results: Results) -> float:
 def _encoder_learned(results: Results, objective: str) -> bool | None:
     """Return whether the frozen encoder has a higher k-NN accuracy than untrained weights.
 
-    The interval of the difference over seeds must lie above zero.
+    The accuracy counts as higher if the 95% interval of the difference over seeds is above zero.
 
     Args:
         results: Results of the study.
@@ -253,11 +255,12 @@ def _encoder_learned(results: Results, objective: str) -> bool | None:
 def _more_seeds(difference: Difference, images: int, family: int) -> str:
     """Say how narrow the interval would be with eight seeds, and whether eight seeds would decide.
 
-    The half width of the interval has two independent parts, whose squares add up. More seeds
-    narrow the first part, and more test images narrow the second part.
+    Half the width of the interval has two independent parts, whose squares add up. The first part
+    is due to the seeds and the second part to the test images. More seeds narrow the first part.
+    More test images narrow the second part.
 
-    The sentence gives only general advice if the study already has eight seeds, has a single seed,
-    or has the same difference for all seeds.
+    In three cases the text gives only general advice: the study already has eight seeds, it has a
+    single seed, or all seeds have the same difference.
 
     Args:
         difference: Measured difference, in points.
@@ -302,15 +305,16 @@ def _more_seeds(difference: Difference, images: int, family: int) -> str:
 def _estimate_hours_of_eight_seeds(results: Results) -> float:
     """Estimate the hours that eight seeds need, from the time that the finished seeds took.
 
-    The estimate is the time used so far plus the time of the missing seeds. A missing seed takes as
-    long as a finished seed. A seed has finished when the fine-tunings of all arms have finished.
+    The estimate is the hours used so far plus the hours of the missing seeds. A missing seed is
+    assumed to take as long as a finished seed. A seed has finished when the fine-tunings of all
+    arms have finished.
 
     Returns:
         Hours, rounded up to a tenth, and at least 5% more than the study's limit of hours. There
             are three exceptions:
-            - Without hours.json, the used time is unknown: 1.0.
-            - No seed has finished, so the time of a seed is unknown: twice the limit.
-            - Eight seeds have finished already: twice the limit.
+            - 1.0 without hours.json, because the used hours are unknown.
+            - Twice the limit if no seed has finished, because the hours of a seed are unknown.
+            - Twice the limit if eight seeds have finished already.
     """
     # `hours` is the limit, `used` the hours so far, `took` the seconds of each finished task
     ledger = hours.read(results.folder)
@@ -327,7 +331,8 @@ def _estimate_hours_of_eight_seeds(results: Results) -> float:
         ledger.took.get(task.name, 0.0) for task in tasks if task.seed in finished
     )
     seconds_per_seed = seconds_of_finished_seeds / len(finished)
-    # tasks run in parallel, so a seed takes its share of the hours used, not the sum of its tasks
+    # Tasks may run in parallel, so their sum may be more than the hours used. A seed with 30% of
+    # the seconds of all tasks therefore counts as 30% of the hours used
     hours_per_seed = seconds_per_seed * ledger.used / seconds_of_all_tasks
     needed = ledger.used + (MOST_SEEDS - len(finished)) * hours_per_seed
     # The study may have left out a seed that would have ended just after its limit. Then `needed`

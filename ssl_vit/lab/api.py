@@ -25,8 +25,8 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEst
     `recipe=` names a study that comes with ssl_vit ("study/gap") or a YAML file. A study can also
     be a mapping: `study({"title": ..., "axes": ..., "runs": ...}, name="mine")`. With an ordinary
     recipe and `sweep={key: [value, value]}`, the function runs each combination of the values. With
-    `check=True`, it starts no run: it prints how many tasks have finished, and returns an estimate
-    of the cost.
+    `check=True`, the function starts no run. It prints how many tasks have finished, and returns an
+    estimate of the cost.
 
     Raises:
         UserError: An option or the study is wrong. Nothing was started.
@@ -58,7 +58,8 @@ def plan(options: Options = (), /, **keywords: Any) -> "RunEstimate | StudyEstim
 def report(options: Options = (), /, **keywords: Any) -> "RunPage | Report":
     """Write the page of a run or of a study: `report("runs/gap")`.
 
-    With `tables="all"`, tables.tex has every table of the study's report, and not only the means.
+    With `tables="all"`, tables.tex has every table of a study's report. Otherwise tables.tex has
+    only the table of means.
 
     Raises:
         UserError: The folder is neither a run nor a study, or a file in the folder is damaged.
@@ -71,7 +72,7 @@ def report(options: Options = (), /, **keywords: Any) -> "RunPage | Report":
 def list_runs(options: Options = (), /, **keywords: Any) -> "RunTable":
     """List the runs in and below a folder (default: `runs`), like `ssl-vit runs`.
 
-    `best=` ranks the runs.
+    With `best=METRIC`, such as `best="knn"`, the runs are ranked by this metric.
 
     Raises:
         UserError: An option is wrong, or there are no runs.

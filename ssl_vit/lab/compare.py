@@ -3,10 +3,10 @@
 The arms are names on one axis of the study. A place fixes one name on every other axis, such as
 labels=1%. Arms are compared at a place, or along an axis whose names are numbers.
 
-Each difference is between two runs with the same seed, images and labels. Seeds that continue from
-a common run are not independent, so their mean counts once. Along an axis of numbers, the values of
-a seed are interpolated linearly in the logarithm of the axis. `power` and `least_difference` say
-which differences such a comparison can detect.
+Each difference is between two runs with the same seed, images and labels. Seeds whose runs continue
+from a common run are not independent, so only the mean of their differences counts. Along an axis
+of numbers, the values of a seed are interpolated linearly in the logarithm of the axis. `power` and
+`least_difference` say which differences such a comparison can detect.
 
 Legend: S independent seeds, M test images, L places, X points between the places.
 """
@@ -98,7 +98,7 @@ def list_comparisons(
 ) -> tuple[Comparison, ...]:
     """List the comparisons of a study: the same pairs of arms at every place.
 
-    A place fixes one name on every axis but the arms, for example labels=1%.
+    A place fixes one name on every axis except the axis of the arms, for example labels=1%.
 
     Args:
         arms: Names of the arms, such as `mae` and `scratch`.
@@ -125,8 +125,8 @@ class Difference(NamedTuple):
         mean: Mean of the seeds' differences.
         sd: Standard deviation of the seeds' differences, or None for one seed.
         interval: Interval of the mean at the level of the family, or None for one seed.
-        image_errors: Standard errors that are due to the choice of the test images, as shares from
-            0 to 1. None if the predictions of the runs are not stored.
+        image_errors: Standard errors that are due to the choice of the test images. 0.01 is one
+            point of accuracy. None if the predictions of the runs are not stored.
     """
 
     comparison: Comparison
@@ -148,9 +148,9 @@ class Difference(NamedTuple):
     def claimed(self) -> bool:
         """Whether the report may claim the difference.
 
-        There must be at least `FEWEST` seeds and an interval without zero. If all seeds have the
-        same difference, as can happen with few test images, the interval has no width and proves
-        nothing.
+        A claim needs at least `FEWEST` seeds, an interval that excludes zero, and seeds with
+        different differences. If all seeds have the same difference, as can happen with few test
+        images, the interval has no width and proves nothing.
         """
         if self.n < FEWEST or self.interval is None:
             return False
@@ -185,7 +185,7 @@ def list_limits(rows: "DataFrame", rule: Rule) -> Iterator[str]:
 
     The sentences name:
     - each axis whose names are not compared with one another,
-    - the largest ratio of compute between two compared arms, if it is at least `UNEQUAL`,
+    - the two compared arms with the largest ratio of compute, if this ratio is at least `UNEQUAL`,
     - the arms whose compute was not counted.
 
     Args:
@@ -269,17 +269,18 @@ def measure_difference(
 ) -> Difference | None:
     """Measure the mean difference of paired runs, with an interval, or return None without pairs.
 
-    The interval is Student's t over independent seeds. If the runs have stored predictions, the
-    interval is widened to contain a bootstrap interval over seeds and test images. The bootstrap
-    draws all copies of an image together.
+    The interval is Student's t over independent seeds. If runs have stored predictions, a second
+    interval is computed by a bootstrap over seeds and test images. The result is then the smallest
+    interval that contains both. The bootstrap draws all copies of an image together.
 
     Args:
         comparison: Comparison that the pairs belong to.
         paired: Rows from `pair_rows`, one for each seed.
-        family: Number of comparisons. All intervals together hold with 95% (Bonferroni).
+        family: Number of comparisons that share the error level of 5%. The probability that all
+            their intervals hold is at least 95% (Bonferroni).
         scale: Factor for the values, such as 100 for percent.
-        correct: `{run: outcomes}` of the runs with stored predictions. Only for the top-1 accuracy,
-            which is the measure that predictions reproduce.
+        correct: `{run: outcomes}` of the runs with stored predictions. None or empty unless the
+            values are top-1 accuracies, because predictions reproduce no other measure.
     """
     if paired.empty:
         return None
@@ -289,7 +290,8 @@ def measure_difference(
     summary = stats.summarize(group_means, family)
     folders = [*zip(paired["folder_a"], paired["folder_b"], strict=True)]
     outcomes = correct or {}
-    # for each group, the mean difference at each test image, shape (M,), from -1 to 1
+    # For each group, the mean difference at each test image, shape (M,), from -1 to 1. At an image,
+    # a pair has the difference 1 if only run a is correct, -1 if only run b is correct, else 0
     image_differences = []
     for group in groups:
         folder_pairs = [folders[position] for position in group]
@@ -317,8 +319,8 @@ def measure_difference(
 def group_by_origin(origins: Iterable[str]) -> list[list[int]]:
     """Group the runs that continue from a common run, directly or indirectly.
 
-    For example, the origins "a", "b", "a c" and "c" give the groups [[1], [0, 2, 3]]: the third run
-    joins the first and the last.
+    For example, the origins "a", "b", "a c" and "c" give the groups [[1], [0, 2, 3]]. The runs 0
+    and 2 share the origin "a", and the runs 2 and 3 share the origin "c".
 
     Args:
         origins: For each run, the names of all earlier runs that its weights come from, separated
@@ -386,8 +388,8 @@ class Estimate(NamedTuple):
         value: Estimate, or None if it lies beyond the tried places.
         low: Lower end of the interval, or None if the interval is open below.
         high: Upper end of the interval, or None if the interval is open above. With one seed, both
-            ends are open. If the value also lies beyond the tried places, the interval begins or
-            ends at the nearest tried place.
+            ends are open, with one exception: if the value lies beyond the tried places, the
+            interval begins or ends at the nearest tried place.
     """
 
     value: float | None
@@ -401,8 +403,8 @@ class AgainstBaseline(NamedTuple):
     Attributes:
         n: Number of independent seeds that exist at all places.
         crossings: Numbers on the axis at which the mean curves of arm and baseline cross.
-        factors: `{place: factor}`. At the place, such as 1% of the labels, the arm is as good as
-            the baseline at the place times the factor.
+        factors: `{place: factor}`. For example, a factor of 3 at the place 1% says that the
+            baseline needs 3% of the labels to be as good as the arm with 1%.
     """
 
     n: int
@@ -424,7 +426,7 @@ def parse_numbers(names: Sequence[str]) -> dict[str, float] | None:
 
 
 def parse_number(name: str) -> float:
-    """Return the number that a name such as "400" or "1%" stands for.
+    """Return the number that a name stands for: 400.0 for "400", and 0.01 for "1%".
 
     Raises:
         ValueError: The name is not a number.
@@ -438,9 +440,10 @@ def compare_along(
 ) -> AgainstBaseline | None:
     """Compare an arm with the baseline along a numeric axis, such as the share of labels.
 
-    All places on the axis must have the same seeds. The function chooses the set of seeds that
-    keeps the most runs, and leaves out the places that lack one of these seeds. The result is None
-    if fewer than two places remain.
+    All compared places must have the same seeds. The function tries the set of seeds of each place,
+    and takes the set that keeps the most runs. Places that lack one of these seeds are left out,
+    and so are further seeds of the other places. The result is None if fewer than two places
+    remain.
 
     Args:
         rows: Rows of one run, measure and split.
@@ -520,8 +523,8 @@ def find_factor(
         baseline_SL: Values of the baseline, shape (S, L).
 
     Returns:
-        The nearest place at which the baseline reaches the arm's value, divided by
-            `place_L[index]`.
+        The number on the axis at which the baseline reaches the arm's value, divided by
+            `place_L[index]`. If there are several such numbers, the nearest counts.
     """
     # the grid has logarithms of the factor, so 0 is the place itself
     log_factor_X, baseline_SX = _interpolate(place_L / place_L[index], baseline_SL)
@@ -533,7 +536,7 @@ def find_factor(
     crossings = _find_sign_changes(log_factor_X, mean_X)
     # arm and baseline may be equal (up to rounding) at a grid point without crossing there
     touching = log_factor_X[np.abs(mean_X) <= EXACT]
-    # a better arm needs a factor above 1 (a positive logarithm), a worse arm a factor below 1
+    # a better arm has a factor above 1 (a positive logarithm), a worse arm has a factor below 1
     is_better = lead > 0
     possible = [
         float(log_factor) for log_factor in (*crossings, *touching) if (log_factor > 0) == is_better
@@ -551,8 +554,9 @@ def _interpolate(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray,
         value_SL: Value of each of S seeds at each place, shape (S, L).
 
     Returns:
-        A grid of X logarithms, ascending, shape (X,), and the values at the grid points, shape
-            (S, X). The grid has `POINTS` evenly spaced points and the logarithms of the places.
+        A grid of X logarithms, ascending, shape (X,), and each seed's values at the grid points,
+            shape (S, X). The grid has `POINTS` evenly spaced points and the logarithms of the
+            places.
     """
     log_place_L = np.log(place_L)
     evenly_spaced = np.linspace(log_place_L[0], log_place_L[-1], POINTS)
@@ -562,11 +566,11 @@ def _interpolate(place_L: np.ndarray, value_SL: np.ndarray) -> tuple[np.ndarray,
 
 
 def _find_sign_changes(log_point_X: np.ndarray, mean_X: np.ndarray) -> list[float]:
-    """Return the points along an axis where a mean changes its sign.
+    """Return the points along an axis where a mean changes its sign, as logarithms.
 
     Between two grid points with different signs, the point is interpolated linearly. Grid points
-    with a mean of zero (at most EXACT) are skipped: several zeros between different signs give a
-    single point, and zeros between equal signs give no point.
+    with a mean of zero (at most EXACT in size) are skipped. For example, the means -1, 0, 0, 1 give
+    a single point, and the means 1, 0, 1 give no point.
 
     Args:
         log_point_X: Logarithms of the X grid points, ascending, shape (X,).
@@ -607,7 +611,8 @@ def _add_interval(
         half_width_X = stats.t_half_width(n) * difference_SX.std(0, ddof=1)
         excludes_zero_X = np.abs(mean_X) > half_width_X
     else:
-        # if the estimate is beyond the grid, the nearest of all grid points becomes the end
+        # With one seed: no grid point is an end, so both sides are open. But if the estimate is
+        # beyond the grid, all grid points are possible ends, and the nearest becomes the end
         excludes_zero_X = np.full(len(log_point_X), is_beyond_grid)
     end_points = log_point_X[excludes_zero_X]
     low = max((float(np.exp(end)) for end in end_points if end < log_estimate), default=None)

@@ -34,7 +34,11 @@ STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 
 @dataclass(frozen=True)
 class Device:
-    """Row of hardware.yaml: peak dense rates in TFLOP/s (None if unsupported) and memory in GiB."""
+    """Row of hardware.yaml.
+
+    `bfloat16` and `float32` are the peak rates of dense multiplications in TFLOP/s, or None if the
+    rate is unknown. `memory` is in GiB. `verified` is False if the rates were not checked.
+    """
 
     name: str
     bfloat16: float | None
@@ -98,13 +102,14 @@ class RunEstimate:
         disk_bytes: Bytes of the checkpoints and the export.
         asked: Options of the tool.
         device: Device of `device=`.
-        seconds: Seconds on all processes, from the device's peak and `efficiency`, or measured here
+        seconds: Seconds of the run. With `device`, the seconds on `processes` devices, from the
+            device's peak and `efficiency`. Without `device`, the seconds measured on this machine
             with `probe=True`.
         device_hours: Hours of all devices together.
         price: Price of the device-hours.
         probe: Measurement with `probe=True`.
         warnings: Common mistakes, one line each.
-        notice: Which images are assumed if the user names none.
+        notice: Sentence that says which images are assumed if the user names none, else None.
     """
 
     name: str
@@ -190,7 +195,8 @@ class RunEstimate:
     def _memory(self) -> str:
         """Describe the memory that the tensors of a process need in each ZeRO stage.
 
-        The stages divide tensors among the processes, so for a single process they are all equal.
+        The stages divide tensors among the processes. A single process needs the same memory in all
+        stages, so the text then has only the first stage.
         """
         totals = [
             f"{stage} {format_bytes(sum(kinds.values()))}"
@@ -244,15 +250,17 @@ class RunEstimate:
 
 
 def as_lines(opening: list[str], rows: Iterable[tuple[str, str]], warnings: Iterable[str]) -> str:
+    """Return the text of an estimate.
+
+    The text has the lines of `opening`, a line such as "disk        1.2 GiB" for each row, and a
+    line such as "warning: TEXT" for each warning.
+    """
     lines = [f"{name:<11} {text}" for name, text in rows]
     return "\n".join([*opening, *lines, *(f"warning: {text}" for text in warnings)])
 
 
 def number(value: float | None) -> str:
-    """Format a number with three significant digits, or as a whole number from 100 on.
-
-    The text is "-" for None.
-    """
+    """Format a number: 12.34 as "12.3", 1234.5 as "1,234" and None as "-"."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -349,8 +357,9 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
 def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
     """Return the number of images per forward pass that training will choose for a device.
 
-    The result is None for an evaluation. The result is also None if neither the device nor
-    `compute.batch` is known, because training then chooses by the memory of its device.
+    The result is None for an evaluation, because an evaluation does not train. The result is also
+    None if neither the device nor `compute.batch` is known. Training then chooses the number by the
+    memory of the device on which it runs.
 
     Args:
         recipe: Recipe of the run.
@@ -362,10 +371,11 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     """
     if not recipe.trains:
         return None
-    fitting_images = 1  # without a device: any divisor of the batch, because the result is not used
+    # Without a device and without compute.batch, the layout is not used and any number will do
+    fitting_images = 1
     if device is not None:
         fitting_images = costs.largest_device_batch(recipe, device.memory * GIB, fused=True)
-    # without a device, this call only checks that the processes divide the batch
+    # without a device and compute.batch, this only checks that the processes divide the batch
     layout = BatchLayout.divide(
         recipe.optim.batch, recipe.compute.batch, fitting_images, rank=0, processes=processes
     )

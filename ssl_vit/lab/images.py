@@ -41,8 +41,8 @@ def splits_of(data: Data, test: bool) -> "Splits":
 def has_labels(recipe: Recipe) -> bool:
     """Return whether a recipe's images have labels.
 
-    Images on another machine and streamed images count as labelled, because their labels can only
-    be read when the run starts.
+    The result is True for images on another machine and for streamed images, because their labels
+    can only be read when the run starts.
 
     Raises:
         UserError: The images cannot be read.
@@ -56,15 +56,17 @@ def has_labels(recipe: Recipe) -> bool:
 def few_image_lines(
     recipe: Recipe, chosen: Sequence[str], tested: bool, known: dict[str, Any]
 ) -> list[str]:
-    """Return a line for each split that has few images, among the splits that a run measures.
+    """Return a line for each split on which a run measures few images.
 
-    The list is empty if the images are not on this machine.
+    The list is empty if the images are streamed or not on this machine.
 
     Args:
         recipe: Recipe of the run.
-        chosen: Choices that other tasks make on the run's held-out images, in words.
+        chosen: Choices that other tasks make on the run's held-out images, in words, such as "the
+            best tried values".
         tested: Whether the run must measure test images.
-        known: Cache of splits and classes, so that several calls read each data set once.
+        known: Cache of splits and classes. With the same dictionary in several calls, each data set
+            is read once.
 
     Raises:
         UserError: A split does not exist, images cannot be read, or labels are missing or not among
@@ -138,7 +140,8 @@ def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
         if not recipe.trains:  # an evaluation also sends the validation and test images
             seen = costs.evaluated_images(recipe, train=num_training, others=total - num_training)
         return ImageCounts(num_training, seen, "on this machine")
-    # such as "of 50,000 as published", if a part of the images is left out of training
+    # If a part of the published images is left out of training, the source is, for example, "of
+    # 50,000 as published"
     published = train_images or costs.PUBLISHED.get(recipe.data.name, {}).get("train")
     source = "given by images=" if train_images else "as published"
     if num_training != published:
@@ -148,7 +151,7 @@ def count_images(recipe: Recipe, train_images: int | None) -> ImageCounts:
 
 @functools.cache  # many tasks of a study have the same images
 def _count_split_images(data: str, test: bool) -> tuple[int, int]:
-    """Count the training images, and the images of all splits together.
+    """Return the number of training images, and the number of images of all splits together.
 
     Args:
         data: Keys of `data` as JSON, because the cache needs a hashable argument.
@@ -168,8 +171,8 @@ def _count_split_images(data: str, test: bool) -> tuple[int, int]:
 class SplitLabels(NamedTuple):
     """Labels of the images of each split, and the splits.
 
-    A split's labels have shape (N,), with -1 for no label, or (N, L) for lists of labels. `test` is
-    None if there are no test images.
+    For N images, the labels have shape (N,), or (N, L) if each image has a list of L labels. -1
+    stands for no label. `test` is None if there are no test images.
     """
 
     train: np.ndarray

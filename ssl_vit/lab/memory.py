@@ -14,11 +14,11 @@ def memory_need(recipe: Recipe, gpu: bool) -> int:
     """Estimate how many bytes of CPU memory a run needs.
 
     Every run needs memory for the libraries. A run without a GPU also keeps its tensors in CPU
-    memory. An evaluation also keeps the features of all images: twice, while it concatenates the
-    batches.
+    memory. An evaluation also keeps the features of all images. While an evaluation concatenates
+    the features of the batches, there are two copies.
 
-    Activations count at most half of this machine's memory, because training divides a larger batch
-    until a part fits into that half (jobs/resources.py).
+    Activations count as at most half of this machine's memory. If the activations of a batch need
+    more, training divides the batch into parts that fit into this half (jobs/resources.py).
 
     Args:
         recipe: Recipe of the run.

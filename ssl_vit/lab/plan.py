@@ -35,9 +35,9 @@ def main(words: list[str]) -> None:
 def plan(arguments: Arguments) -> RunEstimate | StudyEstimate:
     """Estimate what a run or a study will cost.
 
-    A study's images need not be on this machine: if a study's file asks for a path, such as
-    `cifar10=`, and the user sets none, the plan uses a made-up path. Without `probe`, images are
-    opened only to count them, if their path exists.
+    A study's images need not be on this machine. If a study's file asks for a path, such as
+    `cifar10=`, and the user sets none, the plan uses a made-up path. Without `probe`, the plan
+    opens images only to count them, and only if their path exists.
 
     Raises:
         UserError: An option is wrong.
@@ -106,7 +106,12 @@ def _plan_run(options: PlanOptions) -> RunEstimate:
 
 
 def _steps(resolved: Resolved, options: PlanOptions) -> int:
-    """Return the number of optimiser steps in `options.epochs`."""
+    """Return the number of optimiser steps in `options.epochs`.
+
+    Raises:
+        UserError: `optim.steps` is also set, the run is an evaluation, or the number of training
+            images is unknown.
+    """
     recipe, where = resolved.recipe, f"epochs={options.epochs:g}"
     count = count_images(recipe, options.images).trained
     if "optim.steps" in resolved.given.values:

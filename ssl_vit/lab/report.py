@@ -173,8 +173,9 @@ def page(report: Report) -> list[Section]:
     """Return the sections of the report's page.
 
     The page opens with the report's conclusions (`report.sentences`), the table of compared values
-    and a figure of these values. The differences and the limits follow. Further tables, the cost
-    and the notes come last and are folded. Empty sections are left out.
+    and a figure of these values. The differences and the limits follow. The exploratory tables, the
+    cost and the notes come last. They are folded, so a reader sees only their titles at first.
+    Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     training_on_test = list(_describe_training_on_test(results, verdict))
@@ -215,14 +216,16 @@ def page(report: Report) -> list[Section]:
 
 
 def _without_paths(report: Report, text: str) -> str:
-    """Replace each absolute path of a command by its last part, because pages are shared.
+    """Replace each absolute path in a text by its last part: `out=/home/user/runs` by `out=runs`.
+
+    Pages are shared, so they should not show the folders of a user.
 
     Args:
-        report: Report whose folder is replaced too.
-        text: Text with options such as `out=/home/user/runs`.
+        report: Report. The path of its folder is replaced, too.
+        text: Text with a command.
     """
     paths = {word.partition("=")[2] for word in text.split() if "=/" in word}
-    # a path may be the beginning of a longer path
+    # the longest path first, because a path may be the beginning of a longer path
     for path in sorted({*paths, str(report.folder.resolve())}, key=len, reverse=True):
         text = text.replace(path, Path(path).name)
     return text
@@ -236,14 +239,16 @@ def _table(shown: ReportTable) -> list[Block]:
 
 
 def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) -> int:
-    """Count the text columns at the left of a table, before the first column of numbers.
+    """Count the columns of texts at the left of a table, before the first column of numbers.
+
+    For example, the columns "arm", "n" and "mean" have one column of texts at the left.
 
     Args:
         report_table: Table with numbers.
         text_frame: The same table as text, from `as_text`.
     """
     numbers = report_table.frame
-    # only the text has columns of intervals, such as "1.2 to 3.4", which count as numbers
+    # A column of intervals, such as "1.2 to 3.4", is only in `text_frame`. It counts as numbers
     are_labels = [
         name in numbers and pd.api.types.is_string_dtype(numbers[name]) for name in text_frame
     ]
@@ -253,11 +258,11 @@ def _count_label_columns(report_table: ReportTable, text_frame: pd.DataFrame) ->
 def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     """Draw the compared values, with a horizontal line at the value of untrained weights.
 
-    The line is drawn only if untrained weights have a single value for each seed. There are several
-    values if the value differs along another axis, for example between 1% and 10% of the labels.
+    The line is left out if untrained weights have several values for a seed, for example one for 1%
+    and another for 10% of the labels.
 
     The axis of values starts at the accuracy of always naming the commonest class, if this accuracy
-    was measured and is the lowest.
+    was measured and is lower than all drawn values.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     assert measure is not None
@@ -268,7 +273,7 @@ def _figure(results: Results, verdict: Verdict) -> blocks.Figure:
     if (untrained_rows.groupby([axis, "seed"])["value"].nunique() == 1).all():
         levels = (measure.scale * untrained_rows.groupby(axis)["value"].mean()).to_dict()
     caption = f"{title}: each point is a seed, each diamond a mean."
-    # there are several accuracies if another axis has several sets of images
+    # The accuracies of the commonest class. They differ if runs were tested on different images
     constant_accuracies = measure.scale * _accuracies_of_commonest_class(results, verdict, measure)
     lowest_constant = constant_accuracies.min()
     start = None
@@ -290,10 +295,8 @@ def draw(
 ) -> str:
     """Draw each seed as a point and each mean as a diamond, and return SVG.
 
-    The x-axis is the first axis whose names are numbers, or else the compared axis. Each
-    combination of names on the remaining axes has its own colour. The background is transparent,
-    and the same rows give the same text. The function uses matplotlib's Figure objects, without the
-    state of pyplot.
+    The x-axis is the first axis of `places` whose names are numbers, or else `axis`. Each
+    combination of names on the remaining axes has its own colour. The same rows give the same text.
 
     Args:
         rows: One row for each seed, with a column for each axis and `value` in display units.
@@ -386,9 +389,10 @@ def _format_axis(
 def _describe_training_on_test(results: Results, verdict: Verdict) -> Iterator[tuple[str, bool]]:
     """Yield a sentence for each compared arm whose weights were trained on test images.
 
-    The sentence says on how many test images a run of the arm, or a run that its weights came from,
-    was trained. The largest number counts. Further sentences name the runs whose training images
-    are unknown: test images may be among them.
+    The sentence says on how many test images the weights were trained. The runs of the arm, and the
+    runs that their weights came from, may have different numbers. The largest number counts.
+    Further sentences name the runs whose training images are unknown, because test images may be
+    among these images.
 
     Yields:
         A sentence, and whether the comparison is unsound because the weights have learned labels of
@@ -421,8 +425,8 @@ def _accuracies_of_commonest_class(
     results: Results, verdict: Verdict, measure: Measure
 ) -> "pd.Series[float]":
     """Return each test run's measured accuracy of always naming the commonest class."""
-    # The name is `majority_top1` for a fine-tuning and `commonest_knn` for a probe of a frozen
-    # encoder. Each study has measured only one of these two metrics
+    # The metric is, for example, `majority_top1` for a fine-tuning and `commonest_knn` for a probe
+    # of a frozen encoder. A study has measured only one of the two
     rows = results.rows(verdict.rule.test, split=measure.split)
     commonest = flat_name(read_flat_name(measure.name)._replace(subject=COMMONEST))
     return rows[rows["metric"].isin([f"majority_{measure.name}", commonest])]["value"]
@@ -432,13 +436,14 @@ def _find_useless_arms(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield a sentence about compared arms that are no better than a constant prediction.
 
     The constant prediction always names the commonest class of the test images. A difference
-    between two useless arms says little. If every arm is better, there is no sentence.
+    between two such arms says little. If every arm is better than the constant prediction, there is
+    no sentence.
     """
     measure, axis = verdict.measure, verdict.rule.axis or "run"
     if measure is None:
         return
     # The accuracy is the same for all runs, because their test images are the same. The mean is
-    # this accuracy, or NaN if it was not measured, and then no arm is named
+    # this accuracy. If the accuracy was not measured, the mean is NaN and no arm is named
     constant_accuracy = _accuracies_of_commonest_class(results, verdict, measure).mean()
     means = verdict.rows.groupby(axis, sort=False)["value"].mean()
     names = [str(name) for name, mean in means.items() if mean <= constant_accuracy]
@@ -486,7 +491,7 @@ def _list_revisions(results: Results) -> Iterator[str]:
     A revision is a git commit, with a final + if files were changed and not committed.
     """
     revisions = [run.environment.revision or "unknown" for run in results.finished.values()]
-    # a commit has 40 characters: show 8 of them, and a final "+"
+    # A commit has 40 characters. Show the first 8, and the "+" that may follow the 40
     counts = Counter(revision[:8] + revision[40:] for revision in revisions)
     if len(counts) > 1:
         listed = list_names(
@@ -499,9 +504,10 @@ def _list_revisions(results: Results) -> Iterator[str]:
 def _list_limits_of_options(results: Results, verdict: Verdict) -> Iterator[str]:
     """Yield sentences about limits that follow from how the study sets options.
 
-    The limits are about hyperparameters that were chosen among tries (a try is a run that tests one
-    setting), about encoders that all seeds share, and about `data.share`, the share of the images
-    whose labels are used.
+    The limits are about:
+    - hyperparameters that were chosen among tries (a try is a run that tests one setting),
+    - encoders that all seeds share,
+    - a draw of images that all seeds share (`data.share` is the share of the images that is used).
     """
     tasks = results.plan.tasks
     # The column "origin" names the runs that the weights come from, separated by spaces
@@ -541,8 +547,8 @@ def _describe_copies(results: Results, verdict: Verdict) -> Iterator[str]:
 def _describe_shared_encoders(tasks: Sequence[Task]) -> Iterator[str]:
     """Yield a sentence for each encoder that was not trained in the study.
 
-    All seeds share such an encoder, for example with `init=timm:NAME`. There is no sentence for an
-    encoder from a task of the study, as in `init={pretrain}`.
+    For example, all seeds share the encoder of `init=timm:NAME`. An encoder that a task of the
+    study has trained, as in `init={pretrain}`, gets no sentence.
     """
     keys_and_paths: set[tuple[str, str]] = set()  # (key, path of the weights)
     for task in tasks:
@@ -562,9 +568,9 @@ def _warn_about_few_choosing_images(
 ) -> Iterator[str]:
     """Yield a sentence for each run that used few held-out images to choose something.
 
-    Two choices use held-out images. An evaluation may choose the hyperparameters of its probes,
-    such as their regularisation. And a run may be a try: it tests one setting of hyperparameters,
-    and a later run uses the setting with the best result.
+    Two kinds of runs are used to choose something on held-out images. An evaluation may choose the
+    hyperparameters of its probes, such as their regularisation. A try tests one setting of
+    hyperparameters on held-out images, and a later run uses the best setting.
 
     Args:
         results: Results of the study.
@@ -619,5 +625,5 @@ def latex(report: Report, with_all_tables: bool) -> str:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries, with None for missing values."""
+    """Return the rows of a table, each as `{column: value}`, with None for missing values."""
     return list(frame.astype(object).where(frame.notna(), None).to_dict("records"))

@@ -101,8 +101,8 @@ def write(options: ReportOptions) -> "RunPage | Report":
 def _write_run(folder: Path) -> RunRecord:
     """Write the page of a run and return the content of the run's folder.
 
-    The page shows a figure of the predictions. A run draws this figure when it finishes, except a
-    run of a study, because a study can have many runs. The figure of such a run is drawn here.
+    The page shows a figure of the predictions. Most runs draw this figure when they finish. A run
+    of a study does not, because a study can have many runs. Its figure is drawn here.
     """
     if is_task(folder):
         try:

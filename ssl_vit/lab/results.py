@@ -46,13 +46,14 @@ class Results:
         folder: Folder of the study.
         plan: Content of study.json.
         table: One row for each metric of a finished run. The columns are `run`; one column for each
-            axis (empty if the run is not over the axis); `seed`; `tried` (of a run that tries
-            values); `split`; `metric`; `value`; `n` (number of images); `exaflop` and
-            `device_hours` (of the run and of all runs that its weights came from); `fingerprint`
-            (of the images of the split); `feature_pool` (pooling of an evaluation, else empty);
-            `folder` (of the run); and `origin` (tasks that the weights came from). Untrained
-            weights that a run has also measured are rows of the run UNTRAINED under the metric's
-            plain name, with FRESH_FOLDER as folder and no cost.
+            axis (empty if the run has no name on the axis); `seed`; `tried` (such as
+            "optim.lr=0.001" for a run of a hyperparameter search, else empty); `split`; `metric`;
+            `value`; `n` (number of images); `exaflop` and `device_hours` (of the run and of all
+            runs that its weights came from); `fingerprint` (of the images of the split);
+            `feature_pool` (pooling of an evaluation, else empty); `folder` (of the run); and
+            `origin` (names of the tasks that the weights came from, separated by blanks). A run may
+            also measure its network with untrained weights. These measurements are rows of the run
+            UNTRAINED with the metric's plain name, FRESH_FOLDER as folder, and no cost.
         finished: `{task: run}` of the tasks in the table.
         missing: Tasks without a result, except tasks that the hours left no time for.
         foreign: `{task: why the run in its folder is left out}`.
@@ -69,7 +70,7 @@ class Results:
 
     @property
     def ends(self) -> int:
-        """Number of planned ends so far. At each, the study has made or will make claims."""
+        """Number of planned ends so far. The study makes claims at each planned end."""
         return self.plan.ends + self.lengthened
 
     @property
@@ -86,15 +87,15 @@ class Results:
     ) -> pd.DataFrame:
         """Select rows of `table` with finite values.
 
-        Runs of a hyperparameter search are left out: they only test values, and another run uses
-        the best of these values.
+        Runs of a hyperparameter search are left out, because they only test values. Another run
+        uses the best of these values.
 
         Args:
             run: Only rows of this run, or None for all runs.
             metric: Only rows of this metric, or None for all metrics.
             split: Only rows of this split, or None for all splits.
-            untrained_by: Name of a run, or None. With a name, only rows of the untrained weights
-                that tasks of this run have measured for comparison with their trained weights.
+            untrained_by: Only rows of untrained weights that tasks of this run have measured, or
+                None for all rows.
         """
         is_wanted = (self.table["tried"] == "") & np.isfinite(self.table["value"])
         for column, value in (("run", run), ("metric", metric), ("split", split)):
@@ -116,8 +117,8 @@ class Results:
             tasks: Names of tasks.
 
         Raises:
-            UserError: A file of predictions is damaged, does not reproduce the top-1 accuracy in
-                result.json, or has other test images or labels than another task, although
+            UserError: A file of predictions is damaged or does not reproduce the top-1 accuracy in
+                result.json. Or the files of two tasks have different test images or labels, but
                 environment.json has the same fingerprint of the test images for both tasks.
         """
         by_task: dict[str, PredictionOutcomes] = {}
@@ -155,8 +156,9 @@ def load(folder: Path) -> Results:
     """Read the results in a study's folder.
 
     Raises:
-        UserError: The folder is not a study, a file in it is damaged, no task has finished, or two
-            runs were trained on different images under the same options.
+        UserError: The folder is not a study, a file in it is damaged, or no task has finished. Or
+            two runs have the same options for training images, but were trained on different
+            images.
     """
     if not (folder / record.FILE).exists():
         raise UserError(f"{folder}: this folder has no study.json. Name the folder of a study.")
@@ -205,8 +207,9 @@ def load(folder: Path) -> Results:
 def _sort_by_axes(plan: StudyRecord) -> StudyRecord:
     """Sort the names on each axis, and the tasks by run and by their names on the axes.
 
-    Names that are numbers, such as the values of a rate, ascend. Other names keep the order of the
-    study file. The rows of the results and of the report's tables follow this order.
+    If all names on an axis are numbers, they ascend: "10%", "1%" becomes "1%", "10%". Other names
+    keep the order of the study file. The rows of the results and of the report's tables follow this
+    order.
     """
     axes = dict(plan.axes)
     for axis, names in axes.items():
@@ -263,7 +266,7 @@ def _metric_rows(task: Task, run: FinishedRun, tasks: Tasks) -> Iterable[dict[st
 def frame(rows: Iterable[Mapping[str, Any]], axes: Sequence[str]) -> pd.DataFrame:
     """Return a table with the columns of `Results.table`.
 
-    Missing texts become empty, and missing numbers NaN.
+    A missing text becomes an empty text. A missing number becomes NaN.
 
     Args:
         rows: `{column: value}` of each row.
@@ -291,8 +294,8 @@ def _check_training_images(
             for a stream of images, which is not checked.
 
     Raises:
-        UserError: The training images differ, because a run was made on another machine or the
-            images have changed since.
+        UserError: The training images differ. Possible reasons: a run was made on another machine,
+            or the images changed between the runs.
     """
     # {options: name and images of the first run with these options}
     first_runs: dict[tuple[str, ...], tuple[str, str]] = {}
@@ -311,9 +314,10 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
     """Read the predictions.npz of a run.
 
     Returns:
-        For M test images: the index of each image in the data set, shape (M,), the L labels of each
-            image, shape (M, L), and the outcomes. The outcomes say whether the top-1 prediction is
-            one of the image's labels, and contain a hash of the image's pixels to find copies.
+        For M test images: the index of each image in the data set, shape (M,); the L labels of each
+            image, shape (M, L); and the outcomes. For each image, the outcomes say whether the
+            top-1 prediction is one of the image's labels. They also have a hash of the image's
+            content, because copies have equal hashes.
 
     Raises:
         UserError: The file is damaged.
@@ -325,6 +329,7 @@ def read_predictions(path: Path) -> tuple[np.ndarray, np.ndarray, PredictionOutc
         index_M, label, top5, content_M = columns
         are_integers = all(np.issubdtype(array.dtype, np.integer) for array in columns)
         top1_M = top5[:, 0]
+        # all four arrays must have the same number of images
         if are_integers and index_M.shape == label.shape[:1] == top1_M.shape == content_M.shape:
             label_ML = label.reshape(len(index_M), -1)
             is_correct_M = (top1_M[:, None] == label_ML).any(1)

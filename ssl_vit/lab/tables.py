@@ -43,9 +43,8 @@ class ReportTable(NamedTuple):
         frame: Numbers without rounding.
         caption: Line under the table.
         interval: Heading of the interval whose ends are in the columns `low` and `high`.
-        digits: Decimals of a measure.
-        losses: Columns that show four decimals, because two decimals could not tell two losses
-            apart.
+        digits: Decimals of the numbers.
+        losses: Columns that show four decimals, because two losses are often equal to two decimals.
     """
 
     frame: pd.DataFrame
@@ -76,7 +75,7 @@ def untrained(results: Results, verdict: Verdict, measure: Measure) -> pd.DataFr
     The tables and the figure show untrained weights next to the trained arms. In the column of the
     arms, such as "arm" with `mae` and `mpp`, the rows therefore have the name `FRESH` ("untrained
     weights"). If two arms have different networks, their untrained weights have different values.
-    The names then also say the arm: "untrained weights as mae".
+    The names then also have the arm, such as "untrained weights as mae".
 
     Args:
         results: Results of the study.
@@ -113,7 +112,8 @@ def _follow_axes(rows: pd.DataFrame, results: Results, axes: Sequence[str]) -> p
     """
 
     def positions(column: pd.Series) -> pd.Series:
-        # other names get their first position in the column, after the names on the axis
+        # A name on the axis has its position on the axis. The column is added after these names, so
+        # any other name has a later position: its first position in the column
         return column.map([*results.plan.axes.get(str(column.name), ()), *column].index)
 
     return rows.sort_values([*axes], key=positions, kind="stable")
@@ -122,9 +122,9 @@ def _follow_axes(rows: pd.DataFrame, results: Results, axes: Sequence[str]) -> p
 def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table with the mean of each compared arm at every place.
 
-    A place is a name on each other axis, such as labels=1%. The table also shows each arm's
-    difference from the baseline. If all comparisons of the study have the same second arm, such as
-    `scratch` in "mae minus scratch" and "mpp minus scratch", this arm is the baseline. Otherwise
+    A place has one name on each axis except the axis of the arms, such as labels=1%. The table also
+    shows each arm's difference from the baseline. If all comparisons have the same second arm, such
+    as `scratch` in "mae minus scratch" and "mpp minus scratch", this arm is the baseline. Otherwise
     the baseline is `report.baseline` of the study. Without a baseline there are no differences.
     """
     differences = {difference.comparison: difference for difference in verdict.primary.differences}
@@ -147,8 +147,9 @@ def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> Rep
 def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -> ReportTable:
     """Build the table for a paper: the mean of each measure of the test run, with an interval.
 
-    Each measure has a column. Its cells have the form "mean ± half the width of the interval",
-    where other tables have the standard deviation. The caption needs no other part of the report.
+    Each measure has a column. A cell has the mean and half the width of the interval, such as
+    "76.5 ± 0.8". Other tables have the standard deviation after the sign ±. The caption can be
+    understood without the rest of the report.
 
     Args:
         results: Results of the study.
@@ -207,7 +208,7 @@ def means_with_intervals(results: Results, verdict: Verdict, measure: Measure) -
 
 
 def _format_counts(counts: Iterable[int], things: str) -> str:
-    """Return text such as "3 seeds", "2 to 3 seeds" if counts differ, or "seeds" without counts."""
+    """Describe counts: "3 seeds", or "2 to 3 seeds" if they differ, or "seeds" without counts."""
     distinct = sorted({*counts})
     if not distinct:
         return things
@@ -225,9 +226,9 @@ def _summary(
 ) -> pd.DataFrame:
     """Build a table with the mean of every arm at every place.
 
-    With a baseline, the table also has the differences from the baseline, and the number of pairs
-    if an arm has fewer pairs than seeds. The number of test images is shown if it differs between
-    rows.
+    With a baseline, the table also has the differences from the baseline. A column with the number
+    of pairs is added if this number differs from the number of seeds in any row. A column with the
+    number of test images is added if this number differs between rows.
 
     Args:
         results: Results of the study.
@@ -270,7 +271,10 @@ def _ends(difference: Difference | None) -> dict[str, float | None]:
 
 
 def _level(family: int) -> str:
-    """Return the level of a single interval, such as 97.5%, if all intervals hold with 95%."""
+    """Return the level of each interval, such as "97.5%" for a family of two comparisons.
+
+    With this level, the probability that all intervals of the family hold is at least 95%.
+    """
     return f"{100 * (1 - 0.05 / family):.4g}%"
 
 
@@ -280,15 +284,16 @@ def _measured_differences(results: Results, verdict: Verdict, measure: Measure) 
     The rows follow the axes. Differences from untrained weights come last.
 
     The column `n` is the number of independent seeds: seeds whose runs continue from the same
-    pre-training count as one. The column `level` is the level of the interval, such as 97.5% for
-    two comparisons, so that all intervals together hold with a probability of 95%.
+    pre-training count as one seed. The column `level` is the level of the interval, such as 97.5%
+    for two comparisons. With this level, the probability that all intervals hold is at least 95%.
     """
     axis = verdict.rule.axis or "run"
 
     def position(difference: Difference) -> list[int]:
         a, b, place = difference.comparison
         names = (*place, (axis, a), (axis, b))
-        # a name that is not on the axis, such as untrained weights, has the last position
+        # A name has its position on the axis. `name` is added last, so a name that is not on the
+        # axis, such as untrained weights, has the last position
         return [[*results.plan.axes.get(key, ()), name].index(name) for key, name in names]
 
     rows = []
@@ -327,7 +332,7 @@ def _differences_by_other_measures(
 ) -> Iterator[tuple[str, ReportTable]]:
     """Yield a table of differences for each further measure of the report, as `(name, table)`.
 
-    These tables are exploratory, because only the first measure makes claims.
+    These tables are exploratory, because the report makes claims only about the first measure.
     """
     for name in results.plan.report.get("measures", ())[1:]:
         # make the same comparisons again, as if this were the first measure of the study
@@ -344,10 +349,11 @@ def _differences_by_other_measures(
 def _means_over_axes(
     results: Results, verdict: Verdict, measure: Measure
 ) -> Iterator[tuple[str, ReportTable]]:
-    """Yield tables of means over all names of an axis, and over groups of them, as `(name, table)`.
+    """Yield tables of means over the names of an axis, as `(name, table)`.
 
-    For example, the names are data sets. All seeds of a mean must have results for the same names,
-    so seeds with fewer names than another seed are left out.
+    For example, the names are data sets. A table has means over all data sets and over groups of
+    data sets. All seeds of a mean must have results for the same names. Seeds with other names than
+    the seed with the most names are therefore left out.
     """
     axis, baseline = verdict.rule.axis or "run", results.plan.report.get("baseline")
     for over, groups in results.plan.report.get("mean_over", {}).items():
@@ -365,7 +371,8 @@ def _means_over_axes(
                 for seed_rows in by_seed:
                     if {*seed_rows[over]} != measured_names:
                         continue
-                    # means over different names or different images are not compared
+                    # the names and the images of the mean, because means over different names or
+                    # images are not compared
                     images = zip(seed_rows[over], seed_rows["fingerprint"], strict=True)
                     mean = {
                         over: f"{group}, {len(measured_names)} of {len(names)}",
@@ -393,10 +400,11 @@ def _factors_along_axis(
 ) -> Iterator[tuple[str, ReportTable]]:
     """Yield a table that says how many times as many labels the baseline needs as an arm.
 
-    For example, `scratch` needs 3 times as many labels as `mae` for the same accuracy. There is
-    such a table, yielded as `(name, table)`, only if the study has a baseline and a single axis
-    other than the arms, and if the names of this axis are numbers, such as shares of labels or
-    numbers of images.
+    For example, `scratch` needs 3 times as many labels as `mae` for the same accuracy. The table is
+    yielded as `(name, table)` if all of these conditions hold:
+    - The study has a baseline.
+    - The study has a single axis besides the axis of the arms.
+    - The names on this axis are numbers, such as shares of labels or numbers of images.
     """
     rule, baseline = verdict.rule, results.plan.report.get("baseline")
     if not rule.axis or not baseline or len(rule.other_axes) != 1:
@@ -457,7 +465,9 @@ def _other_metrics(results: Results, verdict: Verdict, run: str) -> ReportTable:
         metric_key = read_flat_name(metric)
         baseline = find_baseline(metric_key)
         description = find_metric(metric_key)
-        # the heading is, for example, "k-NN, %", or "k-NN of untrained weights, %" for a baseline
+        # The heading is, for example, "k-NN, %" for a metric of the model, "k-NN of untrained
+        # weights, %" for a substitute of the encoder, and only the baseline's name for another
+        # baseline
         scale, unit = (100, ", %") if description.in_per_cent else (1, "")
         heading = baseline.called if baseline else ""
         if run_name == UNTRAINED:
@@ -502,10 +512,10 @@ def _find_incomparable_columns(
 ) -> dict[str, list[str]]:
     """Find the columns of a table whose rows were measured on different images.
 
-    For example, if the arm `mae` has its k-NN accuracy from 500 images and the arm `scratch` from
-    400 images, the result is `{"mae 500, scratch 400": ["k-NN"]}`. The arms must have the same
-    images only for the same seed and the same names on all other axes, such as "1%" of the labels.
-    Rows whose images are unknown are ignored.
+    For example, the k-NN accuracy of the arm `mae` was measured on 500 images and that of the arm
+    `scratch` on 400 images. The result is `{"mae 500, scratch 400": ["k-NN"]}`. Arms are compared
+    only for the same seed and the same names on all other axes, such as "1%" of the labels. Other
+    rows may have different images. Rows whose images are unknown are ignored.
 
     Args:
         measured: `{column: rows of the results that the column averages}`.
@@ -520,7 +530,8 @@ def _find_incomparable_columns(
     for column, rows in measured.items():
         known = rows[rows["fingerprint"] != ""]
         rows_to_compare = known.groupby([*other_axes, "seed"])[["fingerprint", "n"]]
-        # for each row, how many fingerprints, and how many n, the rows to compare have
+        # For each row: the number of different fingerprints, and of different n, among all rows
+        # with the same seed and the same names on the other axes
         num_values = rows_to_compare.transform("nunique")
         differing = known[(num_values > 1).any(axis=1)]
         if len(differing):
@@ -568,7 +579,10 @@ def _chosen_values(results: Results) -> ReportTable:
 
 
 def _cost_of_runs(results: Results) -> ReportTable:
-    """Build the table of the cost of each run. The compute is empty unless all tasks counted it."""
+    """Build the table of the cost of each run.
+
+    The compute is empty if a finished task of the run did not count it.
+    """
     rows = []
     for run in dict.fromkeys(task.run for task in results.plan.tasks):
         names = [task.name for task in results.plan.tasks if task.run == run]
@@ -613,9 +627,9 @@ def as_text(shown: ReportTable) -> pd.DataFrame:
 def _format_column(shown: ReportTable, name: str) -> list[str]:
     """Return the cells of a column as text.
 
-    Columns without decimals, such as names and counts, are written as they are. Numbers have three
-    significant digits in the columns of THREE_DIGITS, four decimals for losses, and otherwise the
-    decimals of the table. Differences and their intervals have a sign.
+    Names and counts are written as they are. Other numbers have three significant digits in the
+    columns of THREE_DIGITS, four decimals in the columns of losses, and else `shown.digits`
+    decimals. Differences and their intervals have a sign.
 
     Args:
         shown: Table with the column.
@@ -643,7 +657,10 @@ def cells(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def _number(value: float | None, digits: int | None, signed: bool = False) -> str:
-    """Format a number with `digits` decimals, or with three significant digits for None."""
+    """Format a number with `digits` decimals. With None, it has three significant digits.
+
+    A missing number gives an empty text.
+    """
     if pd.isna(value):
         return ""
     sign = "+" if signed else ""
@@ -652,7 +669,12 @@ def _number(value: float | None, digits: int | None, signed: bool = False) -> st
 
 
 def _span(low: str, high: str) -> str:
-    """Return the text of an interval. An open end is an empty text."""
+    """Return the text of an interval: "1.2 to 3.4", "1.2 or more", "up to 3.4", or an empty text.
+
+    Args:
+        low: Lower end as text. Empty if the interval is open below.
+        high: Upper end as text. Empty if the interval is open above.
+    """
     if low and high:
         return f"{low} to {high}"
     if low:

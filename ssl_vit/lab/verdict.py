@@ -1,18 +1,23 @@
 """Decide what a study's report claims, by a rule that is fixed before the first task.
 
-The comparisons are the study's pairs of arms, else every arm against the baseline, else all pairs.
-They use the first measure, and are made for every combination of names on the other axes. A
-difference is claimed only at the study's planned end, and only if there are three independent seeds
-and the interval of the paired differences, at level 1 - 0.05/m for m comparisons, excludes zero.
+A study compares the pairs of arms that it names. Without such pairs, it compares every arm with the
+baseline. Without a baseline, it compares all pairs. The comparisons use the first measure, and are
+made for every combination of names on the other axes.
+
+A difference is claimed only if all of these conditions hold:
+- The study has reached its planned end.
+- There are at least three independent seeds.
+- The interval of the paired differences excludes zero. Its level is 1 - 0.05/m for m comparisons.
+
 With stored predictions, the interval contains two intervals: Student's t over the seeds, and a
 bootstrap over seeds and images.
 
 Before the planned end, and after a user has dropped planned runs, the report shows the same
-intervals without a claim: stopping as soon as the intervals look good would claim a difference that
-does not exist in 14.5% of studies. A study that is changed after results were known, for example
-lengthened, multiplies m by its number of planned ends, so that k ends together claim a difference
-that does not exist in at most 5% (1 + 1/2 + ... + 1/k) of studies. The comparisons with untrained
-weights are a separate family, which has a separate error of 5%.
+intervals without a claim. If a user stopped a study as soon as the intervals look good, 14.5% of
+studies would claim a difference that does not exist. If a study is changed after results were
+known, for example lengthened, m is multiplied by the number of planned ends. At k ends together, at
+most 5% (1 + 1/2 + ... + 1/k) of such studies then claim a difference that does not exist. The
+comparisons with untrained weights are a separate family, which has a separate error of 5%.
 """
 
 from collections.abc import Iterator, Sequence
@@ -118,7 +123,8 @@ class Verdict:
         against_fresh: Family of the trained names minus untrained weights. Empty if no untrained
             weights are measured, if no name is trained, or if the study's own comparisons already
             include them.
-        sentences: Claims about both families, and what the study lacks.
+        sentences: Claims about both families, then sentences about results that are missing and
+            about changes of the plan.
     """
 
     rule: Rule
@@ -133,8 +139,9 @@ def decide_claims(results: Results) -> Verdict:
     """Decide what a study's results claim by the study's rule.
 
     Raises:
-        UserError: The study compares nothing, no run has the measure, names that the study asks to
-            compare were tested on different images, or predictions are damaged.
+        UserError: The study has no rule, no finished run has the measure, arms that the study asks
+            to compare cannot be compared (for example, they were tested on different images), or
+            predictions are damaged.
     """
     if results.plan.rule is None:
         raise UserError(
@@ -147,7 +154,7 @@ def decide_claims(results: Results) -> Verdict:
         ended = any(
             task.run == rule.test for task in results.plan.tasks if task.name in results.finished
         )
-        # a run that has finished may still have no finite value
+        # if runs have finished, none of them has a metric with a finite value
         reason = f"No run of {rule.test} has finished yet."
         if ended:
             reason = f"No finished run of {rule.test} has a metric with a finite value."
@@ -172,7 +179,8 @@ def decide_claims(results: Results) -> Verdict:
             raise UserError(
                 f"{results.folder}: {reasons[unequal]} Change report.pairs or report.baseline."
             )
-        # the study did not request this comparison: keep the comparisons with untrained weights
+        # The study named neither pairs nor a baseline, so it did not request this comparison. Keep
+        # only the comparisons with untrained weights, which come after the asked comparisons
         all_pairs, asked_pairs = all_pairs[len(asked_pairs) :], {}
     final = not results.untested and not results.plan.dropped
     tasks = {name for _, paired in all_pairs for name in (*paired["folder_a"], *paired["folder_b"])}
@@ -207,9 +215,9 @@ def _history(results: Results) -> Iterator[str]:
 
     At a planned end, all tasks of a plan have finished and the report makes its claims. Each change
     of the plan after results were known adds a planned end, at which the study could claim a
-    difference again. So the comparisons at the k-th planned end share an error of 5% / k. The sum
-    of these errors over all planned ends is the largest probability that the study claims a
-    difference that does not exist.
+    difference again. The comparisons at the k-th planned end share an error of 5% / k. The
+    probability that the study claims a difference that does not exist is at most the sum of these
+    errors, such as 7.5% for two planned ends.
     """
     plan = results.plan
     yield from plan.changes
@@ -230,7 +238,7 @@ def _history(results: Results) -> Iterator[str]:
 def _unfinished(results: Results) -> Iterator[str]:
     """Yield a sentence about unfinished tasks, if there are any.
 
-    The sentence has the time of the last result, to show how old the page is.
+    The sentence has the time of the newest result, because the page may be old.
     """
     if results.missing:
         last = max(run.result.finished[:16] for run in results.finished.values())
@@ -241,14 +249,15 @@ def _unfinished(results: Results) -> Iterator[str]:
 
 
 def find_measure(results: Results, rule: Rule) -> Measure | None:
-    """Return the measure that decides the study's claims, or None if no compared run has finished.
+    """Return the measure that decides the study's claims.
 
     If the rule has no measure, the measure is the first metric of `MAIN` that a compared run has
-    measured, on test images if there are any.
+    measured. Metrics of test images come first. The result is None if no compared run has a metric
+    with a finite value yet.
 
     Raises:
-        UserError: The finished runs have not measured the metric, or its better direction is
-            unknown.
+        UserError: The finished runs have not measured the rule's measure, or it is unknown whether
+            its lower or its higher values are better.
     """
     if results.rows(rule.test).empty:
         return None
@@ -292,8 +301,8 @@ def _measure_order(metric: str) -> float:
     """Return the rank of a metric. `find_measure` takes the metric with the lowest rank.
 
     The metrics of a frozen encoder's evaluation, such as `knn`, have the ranks of `measure_rank`.
-    All other metrics share the last rank, also the metrics that a probe measures during training,
-    such as `probe_knn`.
+    All other metrics share the last rank. These include the metrics that a probe measures during
+    training, such as `probe_knn`.
     """
     key = read_flat_name(metric)
     has_rank = is_frozen_metric(key) and not key.is_probe
@@ -337,9 +346,8 @@ def _why_not_comparable(
     """Return a sentence that says why two arms cannot be compared, or an empty text if they can.
 
     Two arms, such as `mae` and `mpp`, cannot be compared if they were tested on different images.
-    How well the pre-training task itself is solved (its loss or its accuracy) can only be compared
-    if both arms have the same task. With another `corruption.rate`, for example, the task may be
-    easier, because fewer patches are predicted.
+    The loss and the accuracy of the pre-training task can only be compared if both arms have the
+    same task. With a lower `corruption.rate`, for example, the task may be easier.
 
     Args:
         comparison: Comparison of the two arms.
@@ -371,15 +379,18 @@ def _why_not_comparable(
 
 
 def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByComparison | None:
-    """Pair each trained encoder with untrained weights of the same seed and axis names.
+    """Pair each trained encoder with untrained weights of the same seed and the same place.
+
+    A place has one name on each axis except the axis of the arms, such as labels=1%.
 
     A fine-tuning is paired with a task that fine-tunes untrained weights. An evaluation or a
     pre-training is paired with the untrained weights that the same task has measured.
 
     Returns:
         The pairs of runs of each comparison with untrained weights. None if untrained weights were
-            not measured. Empty if no name is trained, or if the study's own comparisons already
-            include all pairs.
+            not measured, although the study evaluates or fine-tunes trained weights. Empty if no
+            arm is trained, if a pre-training measured no untrained weights, or if the study's own
+            comparisons already include all these comparisons.
     """
     tasks, report = results.plan.by_name, results.plan.report
     tested_tasks = [task for task in tasks.values() if task.run == rule.test]
@@ -415,7 +426,8 @@ def _pair_with_fresh(results: Results, rule: Rule, measure: Measure) -> PairsByC
             paired_by_comparison.setdefault(comparison, []).append(paired)
     joined = {comparison: pd.concat(frames) for comparison, frames in paired_by_comparison.items()}
     if trained_tasks and not fresh_tasks and not any(map(len, joined.values())):
-        # untrained weights are no missing result of a pre-training, which has other baselines
+        # A pre-training has other baselines, so the report does not miss untrained weights ({}).
+        # For other tools, the report says that they are missing (None)
         return {} if tool == "pretrain" else None
 
     def without_order(comparison: Comparison) -> frozenset[Any]:
@@ -445,9 +457,10 @@ def _is_fresh(task: Task, tasks: Tasks) -> bool:
 
 
 def _arm_name(task: Task, rule: Rule) -> str:
-    """Return the arm of a task, which is the task's name on the compared axis.
+    """Return the arm of a task, such as `mae`: the task's name on the compared axis.
 
-    A task that has no such name counts as an arm with the name of its run.
+    If the task is not of the compared run, or has no name on the compared axis, the result is the
+    name of its run.
     """
     if task.run != rule.test or rule.axis is None:
         return task.run
@@ -457,9 +470,9 @@ def _arm_name(task: Task, rule: Rule) -> str:
 def _is_same_place(rule: Rule, trained: Task, fresh: Task) -> bool:
     """Return whether a task from untrained weights has the same axis names as a trained task.
 
-    For example, both tasks have the name "1%" on the axis "share" of labels. An axis that only one
-    of the tasks has is ignored. If both tasks are of the compared run (`rule.test`), the axis of
-    the arms, such as `mae` and `scratch`, is ignored too, because arms are meant to differ.
+    For example, both tasks have the name "1%" on the axis "share". An axis that only one of the
+    tasks has is ignored. If the untrained task is of the compared run (`rule.test`), the axis of
+    the arms, such as `mae` and `scratch`, is ignored too, because different arms are compared.
     """
     differing_axes = {
         axis for axis in fresh.at.keys() & trained.at.keys() if fresh.at[axis] != trained.at[axis]
@@ -478,9 +491,10 @@ def _measure_family(
 ) -> Family:
     """Measure the differences of comparisons that share an error of 5%.
 
-    The error is divided by the number of comparisons and by the number of planned ends. At a
-    planned end, all tasks of a plan have finished and the report makes its claims. Each change of
-    the plan after results were known adds a planned end.
+    The error is divided by the number of comparisons and by the number of planned ends. For
+    example, each of 3 comparisons at the second planned end has an error of 5% / 6. At a planned
+    end, all tasks of a plan have finished and the report makes its claims. Each change of the plan
+    after results were known adds a planned end.
 
     Args:
         pairs_by_comparison: For each comparison, a row for each seed with the runs of both arms.
@@ -572,7 +586,11 @@ def _describe_claim(difference: Difference, measure: Measure) -> str:
 
 
 def _describe_unclaimed(difference: Difference, measure: Measure) -> str:
-    """Describe the mean and interval of a difference that is not claimed."""
+    """Describe a difference that is not claimed.
+
+    For example: "mae minus scratch at 1% (mean +0.75, interval -0.39 to +1.89, 5 seeds)". Without
+    an interval, only the comparison is named.
+    """
     if not difference.interval:
         return str(difference.comparison)
     return (

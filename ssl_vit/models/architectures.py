@@ -45,6 +45,7 @@ def architecture(model: Model) -> str:
 def is_eva(model: Model) -> bool:
     """Return whether timm.create_model builds an Eva for this model."""
     name = architecture(model)
+    # timm defines the class Eva and the functions that build its presets in the same module
     return timm.is_model(name) and timm.models.model_entrypoint(name).__module__ == Eva.__module__
 
 
@@ -57,9 +58,9 @@ def build_timm_args(
         model: The keys of model=.
         size: Side of the images in pixels.
         channels: Number of channels of the images. A network with a ResNet needs 3.
-        exported: True for the network that reads an export, in which positions that the encoder
-            adds (learned_2d, sincos_2d) are a learned table. False for the backbone of an encoder,
-            which has no table for such positions.
+        exported: Matters only for model.positions=learned_2d and sincos_2d. True: the network has a
+            learned table of positions, as in an export. False: the network has no positions,
+            because the encoder adds them.
     """
     if model.convolutional:
         return dict(model.args)

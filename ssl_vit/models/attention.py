@@ -15,8 +15,9 @@ from torch.nn import functional as F
 def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
     """Select K tokens of each image by index, and return (B, K, D).
 
-    This is `gather` along the tokens, but faster: it copies the D values of a token at once, while
-    `gather` looks up every value on a CPU (docs/speed.md).
+    The result is that of torch's `gather` along the tokens. On a CPU, `gather` looks up every
+    single value, and this function is faster: it copies the D values of a token at once
+    (docs/speed.md).
 
     Args:
         x_BTD: All tokens.
@@ -29,6 +30,9 @@ def gather_tokens(x_BTD: Tensor, index_BK: Tensor) -> Tensor:
 def token_rows(index_BK: Tensor, tokens: int) -> Tensor:
     """Convert indices of tokens in each image to row numbers in the flattened batch, (B K,).
 
+    For example, with T = 5 tokens, the indices [[0, 2], [1, 3]] of two images become the rows
+    [0, 2, 6, 8].
+
     Args:
         index_BK: Indices of tokens in each image, int64.
         tokens: Number of tokens T of an image. The flattened batch has B T rows, image after image.
@@ -40,8 +44,8 @@ def token_rows(index_BK: Tensor, tokens: int) -> Tensor:
 class PackedLinear(nn.Linear):
     """Linear layer that computes queries, keys and values by one matrix, like timm's `qkv`.
 
-    The queries of wanted tokens are computed in this module and not in the attention, because ZeRO
-    3 provides a module's weights only during the module's forward.
+    This module also computes the queries of wanted tokens. The attention could not do this with
+    this module's weights: ZeRO 3 provides a module's weights only during the module's forward.
     """
 
     def forward(  # type: ignore[override]
@@ -74,13 +78,15 @@ class QueryAttention(Attention):
     With `wanted_BK`, only the wanted tokens attend and are projected. This needs a PackedLinear
     `qkv`.
 
-    Queries, keys and values are slices of (B, T, 3, H, d). So the backward pass writes their
-    gradients into one tensor, in the order of the outputs of `qkv`. timm's order needs a copy.
+    Queries, keys and values are slices of the output of `qkv`, viewed as (B, T, 3, H, d). Their
+    gradients are written directly into a tensor of this order. timm uses the order (3, B, H, T, d),
+    for which the gradients are copied once more.
     """
 
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, wanted_BK: Tensor | None = None, **mask: Any
     ) -> Tensor:
+        # timm passes attn_mask=None and is_causal=False if there is no mask
         has_mask = any(value is not None and value is not False for value in mask.values())
         if has_mask:
             return super().forward(x_BTD, **mask)
@@ -123,7 +129,8 @@ class Block(vision_transformer.Block):
 def fused_is_faster(query: Tensor) -> bool:
     """Return whether the fused attention kernel is at least as fast as plain matrix products.
 
-    On a CPU this holds only in float32, measured forward and backward (docs/speed.md).
+    On a GPU, the answer is always true. On a CPU, the answer is true only for float32, because the
+    kernel took more time than matrix products in bfloat16 (docs/speed.md).
     """
     return query.device.type != "cpu" or query.dtype == torch.float32
 

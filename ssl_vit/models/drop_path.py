@@ -7,8 +7,9 @@ from torch import Tensor, nn
 class DropPath(nn.Module):
     """Stochastic depth as in timm: drop a residual branch for some samples, and scale the others.
 
-    The rate is kept as a tensor. torch.compile would compile a graph for each value of a float, so
-    blocks with different rates would exceed its limit of graphs and run eagerly.
+    The share of samples that are kept is a tensor. If the share were a float, torch.compile would
+    compile a graph for each value. Blocks with different rates would exceed the limit of graphs of
+    torch.compile, and would run without compilation.
     """
 
     keep: Tensor

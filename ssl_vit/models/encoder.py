@@ -96,13 +96,16 @@ class Backbone(nn.Module, ABC):
     def pixels(self, images: Images) -> Tensor:
         """Return images as an integer tensor (B, 3, H, W).
 
+        A tensor is returned unchanged. Arrays and PIL images are resized and cropped as in an
+        evaluation, and moved to the encoder's device.
+
         Args:
-            images: A tensor, which is returned unchanged, or arrays or PIL images, which are
-                resized and cropped as in the evaluation and moved to the encoder's device.
+            images: A tensor, or arrays or PIL images.
 
         Raises:
-            TypeError: See `pixel_values.evaluation_images`.
-            ValueError: See `pixel_values.evaluation_images`.
+            TypeError: The images are neither a tensor, nor arrays or PIL images of the expected
+                type.
+            ValueError: An array has another shape, an image has no pixels, or there are no images.
         """
         if isinstance(images, Tensor):
             return images
@@ -126,9 +129,14 @@ class PatchProjection(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return embeddings (B, N, D) of the pixels (B, N, X) that `cut_patches` returns.
+        """Return the embeddings of patches.
 
-        Images (B, C, H, W), as in timm's forward pass, are convolved as in timm.
+        Args:
+            x: Pixels (B, N, X) of patches from `cut_patches`, or images (B, C, H, W). timm's own
+                code passes images.
+
+        Returns:
+            (B, N, D) for pixels of patches. For images, timm's convolution (B, D, rows, columns).
         """
         if x.ndim == 4:
             return super().forward(x)
@@ -147,7 +155,7 @@ def cut_patches(image_BCHW: Tensor, side: int) -> Tensor:
 
 
 def join_patches(pixel_BNX: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Join patches that `cut_patches` has cut, and return RGB images (B, 3, H, W).
+    """Join patches from `cut_patches` to RGB images (B, 3, H, W).
 
     Args:
         pixel_BNX: Pixels of the patches.
@@ -176,8 +184,9 @@ class Convolutional(Backbone):
             layer: Ignored.
 
         Raises:
-            TypeError: See `pixels`.
-            ValueError: See `pixels`, or a tensor has another shape.
+            TypeError: The images have another type.
+            ValueError: The images have another shape, an image has no pixels, or there are no
+                images.
         """
         pixels_B3HW = self.pixels(images)
         if pixels_B3HW.ndim != 4 or pixels_B3HW.shape[1] != 3:
@@ -191,7 +200,8 @@ class Encoder(Backbone):
 
     Args:
         backbone: The network of timm, with or without positions.
-        data: See `Backbone`.
+        data: Size, channels, range and normalisation of images, and how an evaluation resizes and
+            crops images.
         positions: Module that adds positions to tokens. None: timm's backbone adds them.
     """
 
@@ -214,13 +224,13 @@ class Encoder(Backbone):
     def patch(self, pixels_B3HW: Tensor) -> Tensor:
         """Return the patch embeddings (B, N, D) of integer images, without positions.
 
-        This is the linear projection E (paper, 3.1).
+        In the paper (3.1), this step is the linear projection E.
 
         Args:
             pixels_B3HW: Images of the encoder's size, as for `normalize`.
 
         Raises:
-            TypeError: See `normalize`.
+            TypeError: The images are no tensor of the expected integer type.
             ValueError: The images have another size or other channels than the encoder expects.
         """
         check_integers(pixels_B3HW, self.data)
@@ -259,12 +269,10 @@ class Encoder(Backbone):
         Args:
             x_BND: Embeddings of all patches, without positions.
             visible_BV: Indices of the patches that the blocks see, int64 (He et al., 2022, section
-                3). The patches keep their position embeddings. In the sequence, they follow the
-                prefix tokens in the order of `visible_BV`. None: all patches.
-            wanted_BK: Indices of the patches whose features are returned, int64, counted among the
-                patches that the blocks see. To save time, the last block computes only the wanted
-                patches if its class allows this (`enable_wanted_tokens`). None: all tokens are
-                returned.
+                3). Positions are added before these patches are selected. The visible patches
+                follow the prefix tokens, in the order of `visible_BV`. None: all patches.
+            wanted_BK: Indices of the patches whose features are returned, int64. With `visible_BV`,
+                index 0 is the first visible patch. None: all tokens are returned.
 
         Returns:
             Features of all tokens (B, T, D), or of the wanted patches (B, K, D).
@@ -274,6 +282,8 @@ class Encoder(Backbone):
             return self.backbone.norm(self._tokens_after(x_BND, len(blocks), visible_BV))
         token_BTD = self._tokens_after(x_BND, len(blocks) - 1, visible_BV)
         index_BK = wanted_BK + self.prefix
+        # To save time, a `Block` computes only the wanted tokens (`enable_wanted_tokens`). Other
+        # blocks compute all tokens
         if isinstance(blocks[-1], Block):
             return self.backbone.norm(blocks[-1](token_BTD, index_BK))
         token_BTD = blocks[-1](token_BTD, **self.block_arguments(visible_BV))
@@ -287,20 +297,20 @@ class Encoder(Backbone):
         return self.positions.embed(self.backbone, x_BND)
 
     def block_arguments(self, visible_BV: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the keyword arguments of every block (see `Positions.block_arguments`)."""
+        """Return the keyword arguments of each block: the angles of rotary positions, if any."""
         return self.positions.block_arguments(self.backbone, visible_BV)
 
     def crop_tokens(self, pixels_B3HW: Tensor) -> Tensor:
         """Return all tokens (B, T, D) of images that are smaller than the encoder's images.
 
-        The tokens are taken after the final norm, prefix tokens first. Added positions are
-        interpolated (`Positions.embed_at`), and rotary positions are computed for the smaller size.
+        The tokens are taken after the final norm. Prefix tokens come first. Position embeddings are
+        interpolated to the smaller size. Rotary angles are computed for the smaller size.
 
         Args:
             pixels_B3HW: Images as for `normalize`.
 
         Raises:
-            TypeError: See `normalize`.
+            TypeError: The images are no tensor of the expected integer type.
             ValueError: The images have more patches than the encoder's images, or their sides are
                 not multiples of the side of a patch.
         """
@@ -354,8 +364,9 @@ class Encoder(Backbone):
                 None: after the last block, with the norm.
 
         Raises:
-            TypeError: See `pixels` and `patch`.
-            ValueError: See `pixels` and `patch`, or `pool` has another value.
+            TypeError: The images have another type.
+            ValueError: The images have another shape, an image has no pixels, there are no images,
+                or `pool` has another value.
         """
         if pool is None:
             pool = self.pool
@@ -394,9 +405,9 @@ class Encoder(Backbone):
         Args:
             h_BTD: Tokens after the final norm, or after the block `layer`.
             pool: "token" or "avg".
-            layer: Number of the block that returned the tokens. The feature is not normalised.
+            layer: Number of the block that returned the tokens. Then the feature is not normalised.
                 None: the tokens come from the final norm, and `fc_norm` is applied to the feature.
-                (`fc_norm` is an identity in networks without this norm.)
+                In most networks, `fc_norm` is an identity.
 
         Raises:
             ValueError: `pool` has another value.
@@ -439,9 +450,9 @@ def build_encoder(
 ) -> Encoder:
     """Build an encoder without classifier, with random weights (timm's `weight_init="jax"`).
 
-    Weights are drawn from torch's global generator. Dropout follows the positions and every dense
-    layer except qkv (paper, appendix B.1). The rate of drop path rises linearly from 0 in the first
-    block (Huang et al., 2016).
+    Weights are drawn from torch's global generator. Dropout is applied after the positions and
+    after every dense layer except qkv (paper, appendix B.1). The rate of drop path is 0 in the
+    first block and rises linearly to `drop_path` in the last block (Huang et al., 2016).
 
     Args:
         model: The keys of model=.
@@ -478,7 +489,8 @@ def build_encoder(
         for child_name, child in parent.named_children():
             if isinstance(child, timm.layers.DropPath):
                 setattr(parent, child_name, DropPath(child.drop_prob))
-    # Few objectives use a pooled feature, and a linear layer after the norm can learn its scale
+    # Few objectives use a pooled feature, so most objectives would give `fc_norm` no gradient.
+    # Its scale and shift are not needed: a linear layer after the norm can learn them
     backbone.fc_norm.requires_grad_(False)
     choose_attention(backbone)
     enable_wanted_tokens(backbone.blocks)

@@ -6,7 +6,8 @@ import torch
 def full_precision(device: torch.device) -> torch.autocast:
     """Return a context manager that switches autocast off, so that operations keep their precision.
 
-    Autocast does not support the meta device, on which costs are counted. For this device, the
-    context manager of the CPU is returned.
+    Args:
+        device: Device of the tensors. For the meta device, which autocast does not support, the
+            context manager of the CPU is returned.
     """
     return torch.autocast("cpu" if device.type == "meta" else device.type, enabled=False)

@@ -79,7 +79,8 @@ def _weight_names(depth: int) -> tuple[dict[str, str], dict[str, list[str]]]:
 def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert the weights of transformers' native ViT to timm's names.
 
-    The pooler and the mask token, which timm does not have, are dropped.
+    For example, "encoder.layer.0.layernorm_before.bias" becomes "blocks.0.norm1.bias". The pooler
+    and the mask token, which timm does not have, are dropped.
 
     Args:
         state: {transformers' name: tensor} of a ViTModel or a ViTForImageClassification.
@@ -103,7 +104,7 @@ def from_transformers(state: dict[str, Tensor]) -> dict[str, Tensor]:
     converted = {timm_name: tensors[name] for timm_name, name in names.items() if name in tensors}
     for timm_name, query_key_value in packed_names.items():
         query, _, _ = query_key_value
-        if query in tensors:  # without biases, all three are missing
+        if query in tensors:  # a network without biases lacks all three
             converted[timm_name] = torch.cat([tensors[name] for name in query_key_value])
     return converted
 
@@ -114,8 +115,8 @@ def to_transformers_state(state: dict[str, Tensor], classifies: bool) -> dict[st
     Args:
         state: {timm's name: tensor}.
         classifies: True for the weights of a ViTForImageClassification. False for the weights of a
-            ViTModel, which need a pooler. With the linear activation that `to_transformers` writes
-            into config.json, this pooler returns the class token unchanged.
+            ViTModel. A ViTModel needs a pooler, so the weights get one that returns the class token
+            unchanged. (Its activation in config.json is linear.)
 
     Returns:
         {transformers' name: tensor}.
@@ -288,6 +289,8 @@ def _processor(data_config: dict[str, Any]) -> dict[str, Any]:
     sides = dict(zip(("height", "width"), data_config["input_size"][1:], strict=True))
     # Sides to which images are resized before the centre is cropped
     resized = {name: math.floor(side / data_config["crop_pct"]) for name, side in sides.items()}
+    # "squash" resizes to `resized`, and then crops only if `resized` differs from `sides`. Other
+    # modes resize the shorter side and always crop
     if mode == "squash":
         kind = "ViTImageProcessor"
         size = resized
@@ -364,7 +367,7 @@ def main(arguments: list[str]) -> None:
     """Convert an export and print the path of the result.
 
     Raises:
-        UserError: See `parse` and `convert`.
+        UserError: An option is wrong, or the export cannot be converted.
     """
     print(f"written     {convert(parse(ExportOptions, Arguments(arguments)))}")
 

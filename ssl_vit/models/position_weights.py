@@ -61,8 +61,10 @@ def fit_positions(
     """Return weights whose position table is interpolated to the encoder's grid.
 
     If the encoder adds positions itself (learned_2d, sincos_2d), the table is also loaded into the
-    encoder. If only the table has positions for prefix tokens, they are added to the weights of the
-    tokens, which gives the same features.
+    encoder.
+
+    The table may have positions for prefix tokens although the encoder has none for them. Then
+    these positions are added to the class token and the registers. The features stay the same.
 
     Args:
         state: The weights, {name: tensor}.
@@ -80,6 +82,7 @@ def fit_positions(
     new_prefix = encoder.prefix if has_prefix else 0
     old_prefix = _count_prefix_positions(state[POSITIONS].shape[1], encoder)
     old_1ND = state[POSITIONS][:, old_prefix:]
+    # `resize_positions` raises an error for positions that do not form a square grid
     if timm_interpolation is not None and _is_square(old_1ND.shape[1]):
         grid = list(encoder.grid)
         table_1TD = resample_abs_pos_embed(
@@ -109,18 +112,21 @@ def _count_prefix_positions(rows: int, encoder: Encoder) -> int:
     """Guess how many rows of a position table belong to prefix tokens.
 
     Prefix tokens are the class token and the registers. Either all of them have a row, or none. All
-    other rows belong to patches. The following numbers are tried in this order.
+    other rows belong to patches. So the result is the number of the encoder's prefix tokens, or 0.
+    The following numbers are tried in this order.
 
-    Accepted if the remaining rows are exactly the encoder's patches:
+    Accepted if the number of remaining rows is the number of the encoder's patches:
     1. the number of prefix tokens
     2. 0
 
-    Accepted if the number of remaining rows is square, as for another image size:
-    3. the number in the encoder's own table (the number of its prefix tokens, or 0)
+    Accepted if the number of remaining rows is a square number, as for another image size:
+    3. the number in the encoder's own table (the number of prefix tokens, or 0)
     4. 0
     5. the number of prefix tokens
 
-    If all are rejected, the result is the number in the encoder's own table.
+    If all are rejected, the result is the number in the encoder's own table. For example, an
+    encoder with 1 prefix token and 4 x 4 patches gets 1 for a table of 17 rows (rule 1) and of 50
+    rows (rule 3 or 5), and 0 for a table of 16 rows (rule 2).
 
     Args:
         rows: Number of rows of the table.

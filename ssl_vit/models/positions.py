@@ -56,9 +56,10 @@ def resize_positions(positions_1TD: Tensor, grid: tuple[int, int], prefix: int) 
 def _table_at(table_ND: Tensor, grid: tuple[int, int]) -> Tensor:
     """Interpolate position embeddings (N, D) to another grid, with a reproducible gradient.
 
-    The result (M, D) equals that of `resize_positions`. It is computed as W @ table, where W (M, N)
-    is the interpolated identity matrix, so that the gradient is a matrix product. On a GPU, torch's
-    interpolation adds up gradients in no fixed order, so results would differ between runs.
+    The result (M, D) equals that of `resize_positions`. It is computed as the matrix product
+    W @ table, where W (M, N) is the interpolated identity matrix. Then the gradient is a matrix
+    product too. On a GPU, torch's interpolation adds up gradients in no fixed order, so results
+    would differ between runs.
 
     Args:
         table_ND: Embeddings of N patches on a square grid.
@@ -103,9 +104,9 @@ class Positions(nn.Module):
     """Positions that are part of a timm network.
 
     The network has a learned embedding for each token, rotary positions (Eva), both kinds, or no
-    positions. Rotary positions are used only in the attention: queries and keys of patches, not of
-    prefix tokens, are rotated by angles that follow from row and column. A smaller grid has the
-    angles that timm uses for images of that size.
+    positions. Rotary positions are used only in the attention. The queries and keys of patches are
+    rotated by angles that follow from row and column. Those of prefix tokens are not rotated. A
+    smaller grid has the angles that timm uses for images of that size.
 
     Args:
         kind: Value of model.positions.
@@ -131,7 +132,8 @@ class Positions(nn.Module):
     def embed_at(self, backbone: Any, x_BMD: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the tokens that the first block receives for another grid of patches.
 
-        Position embeddings are interpolated so that the corner patches keep their embeddings.
+        Position embeddings are interpolated. The corner patches of the new grid get the embeddings
+        of the corner patches of the old grid.
 
         Args:
             backbone: The network of timm.
@@ -233,6 +235,8 @@ class Learned2d(Added):
         rows = len(self.row_Rh)
         half = self.column_Ch.shape[1]
         table_RCD = table_ND.unflatten(0, (rows, -1)).to(self.row_Rh)
+        # Read the parts for columns from the first row, and the parts for rows from the first
+        # column. In a table of this kind, all other rows and columns have the same parts
         with torch.no_grad():
             self.column_Ch.copy_(table_RCD[0, :, :half])
             self.row_Rh.copy_(table_RCD[:, 0, half:])

@@ -78,9 +78,9 @@ def vit_resnetv2_bit(
 
 
 def _check_blocks(layers: Sequence[int]) -> None:
-    """Check that there are 1 to 4 stages, each with a block.
+    """Check that there are 1 to 4 stages, each with at least one block.
 
-    ResNetV2 would silently ignore further stages, for which it has no numbers of channels.
+    timm's ResNetV2 has numbers of channels for 4 stages. It would silently ignore a fifth stage.
 
     Raises:
         ValueError: There are more than 4 stages, or a stage has no block.

@@ -44,18 +44,19 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     Args:
         encoder: The network to load weights into.
         init: Where the weights come from.
-        exported: Whether the encoder will be exported. Loading sets the eps of the layer norms to
-            the eps of the weights' training. An export in timm's format cannot state this eps, so
-            for an encoder that will be exported the previous eps is restored.
+        exported: Whether the encoder will be exported. False: the layer norms get the eps with
+            which the weights were trained. True: the layer norms keep the encoder's eps, because an
+            export in timm's format cannot state another eps. A warning is printed if they differ.
 
     Returns:
         Entries "init" and "before" for environment.json, empty for scratch. "init" has a hash of
-        the weights and `InitSource.identity`, so that a resumed run notices if the weights have
-        changed. "before" has the cost of the run that trained the weights, for example
+        the weights and `InitSource.identity`. A resumed run compares "init" to notice that the
+        weights have changed. "before" has the cost of the run that trained the weights, for example
         {"exaflop": 3.1, "device_hours": 2.0}.
 
     Raises:
-        UserError: See `load_weights`, or the folder of the run that made the weights is damaged.
+        UserError: The weights are missing, damaged, or for another model, or the folder of the run
+            that made the weights is damaged.
     """
     if init.is_scratch:
         return {}
@@ -131,6 +132,7 @@ def _load_state(encoder: Backbone, init: InitSource, loaded: "LoadedWeights") ->
             f"{init.option}: {damaged} is not finite (NaN or infinite). Use weights of another run"
             " or checkpoint."
         )
+    # Adapted weights have mean and std for RGB, which cannot be compared with other channels
     if not _adapt_channels(encoder, init, state):
         _check_normalisation(encoder, init, loaded)
     model_sizes = sizes_of_state(backbone.state_dict()) | timm_models.hidden_properties(backbone)
@@ -165,8 +167,8 @@ def copy_weights(source: Backbone, target: Backbone) -> None:
     state = source.backbone.state_dict()
     if isinstance(source, Encoder) and isinstance(target, Encoder):
         state = fit_positions(exported_state(source), target)
-    # Leave out a position table that the target holds outside of its backbone. If a tensor is
-    # missing in `state`, load_state_dict raises an error that names it
+    # If the target adds positions itself, its backbone has no position table, so leave the table
+    # out. If a tensor is missing in `state`, load_state_dict raises an error that names the tensor
     names = target.backbone.state_dict().keys()
     target.backbone.load_state_dict({name: state[name] for name in names if name in state})
 
@@ -273,12 +275,12 @@ class LoadedWeights(NamedTuple):
         mean: Mean of each channel for the normalisation of pixels in [0, 1].
         std: Standard deviation of each channel for the normalisation of pixels in [0, 1].
         hidden_properties: Properties that the names and shapes of the weights do not show, such as
-            {"model.heads": 12}, see `timm_models.hidden_properties`.
+            {"model.heads": 12}.
         eps: The eps of the layer norms.
         positions: Value of model.positions if the names of the tensors do not show it: "rotary" or
             "none".
         timm_interpolation: Arguments with which timm interpolates the position table, for weights
-            in timm's format. None: interpolate as in the paper's code. See `fit_positions`.
+            in timm's format. Empty: timm's defaults. None: interpolate as in the paper's code.
     """
 
     state: dict[str, Tensor]
@@ -292,8 +294,8 @@ class LoadedWeights(NamedTuple):
 
 def _open(init: InitSource) -> LoadedWeights:
     """Read weights from timm (timm:NAME), from an export, or from a .npz file."""
-    # `fetch_export` raises an error if the source does not exist. It returns None for timm:NAME and
-    # .npz files
+    # For timm:NAME and .npz files, `folder` is None. `fetch_export` raises an error if there is no
+    # such source
     folder = init.fetch_export("config.json", "preprocessor_config.json", "model.safetensors")
     if init.is_timm:
         return _from_timm(init)
@@ -364,7 +366,7 @@ def _from_export(folder: Path, option: str) -> LoadedWeights:
     if export_files.is_timm_format(config):
         timm_interpolation = timm_models.find_position_resizing(architecture_name)
         sides = export_files.image_sides(config)
-        if POSITIONS in state and len(set(sides)) > 1:
+        if POSITIONS in state and len(set(sides)) > 1:  # height and width differ
             raise UserError(
                 f"{option}: the weights are for images that are not square"
                 f" ({' x '.join(map(str, sides))} pixels). Use weights for square images."
@@ -551,7 +553,9 @@ def _config(
         pretrained |= {"first_conv": "patch_embed.proj", "classifier": "head"}
         if data.channels != 3:  # timm would initialise the layer first_conv at random
             del pretrained["first_conv"]
-        # Tell timm whether the final norm was before or after the pooling in training
+        # Tell timm whether the final norm was before or after the pooling in training. Only a
+        # VisionTransformer with pool="token" and the norm before the pooling needs no argument,
+        # because this is timm's default
         is_norm_after = timm_models.has_fc_norm(encoder.backbone)
         if pool == "avg" or is_norm_after or is_eva(model):
             args[timm_models.fc_norm_argument(encoder.backbone)] = is_norm_after

@@ -16,6 +16,7 @@ def declare_all() -> None:
     for module_info in pkgutil.iter_modules(__path__):
         if module_info.ispkg:
             module = importlib.import_module(f"{__name__}.{module_info.name}")
+            # A folder has DECLARATIONS (such as targets/) or a single DECLARATION
             declarations = getattr(module, "DECLARATIONS", ()) or (module.DECLARATION,)
             for declaration in declarations:
                 declare(declaration)

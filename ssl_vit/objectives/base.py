@@ -33,6 +33,9 @@ Means = dict[str, tuple[float, int]]
 def sums(**values: Tensor) -> Metrics:
     """Add up the values of the images in a batch, for each metric.
 
+    For example, with the losses 1 and 2 of two images, `sums(loss=loss_B)` returns
+    {"loss": (3, 2)}.
+
     Args:
         **values: {name of a metric: tensor (B,) with one value per image}.
 
@@ -93,6 +96,7 @@ def _caller() -> str:
 
     Error messages begin with this text.
     """
+    # Frame 0 is this function, frame 1 `sums` or `both_views`, frame 2 the method
     code = sys._getframe(2).f_code
     return f"{code.co_filename}: {code.co_qualname}"
 
@@ -210,9 +214,10 @@ class Objective(RequiresMethods):
     def averages(self, progress: float) -> Averages:
         """Return the teacher's momentum m, and pairs of the teacher's and the encoder's weights.
 
-        After each optimiser step that was not skipped, the caller sets average = m average + (1 -
-        m) weight. Averages are parameters with requires_grad=False: checkpoints and sharding treat
-        them as weights, and the optimiser does not contain them.
+        After each optimiser step that was not skipped, the caller sets the teacher's weight to
+        m * teacher's weight + (1 - m) * encoder's weight. The teacher's weights are parameters with
+        requires_grad=False: checkpoints and sharding treat them as weights, and the optimiser does
+        not contain them.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
@@ -228,8 +233,8 @@ class Objective(RequiresMethods):
         The default returns the means unchanged.
 
         Args:
-            means: Mean and count of each metric over all batches and processes, either of training
-                steps or of held-out images. Metrics whose count is 0 are missing.
+            means: Mean and count of each metric over all batches and processes. The batches are
+                those of training steps or of held-out images. Metrics whose count is 0 are missing.
         """
         return means
 
@@ -252,8 +257,8 @@ class Objective(RequiresMethods):
         Returns:
             {name of a `Baseline`: (sum, count)} over the images of the batch. A sum may also be a
             tensor (C,) with the scores of C predictions. Then the prediction with the largest total
-            over all batches is the baseline. For example, a sum with the number of images of each
-            class gives the accuracy of naming the commonest class.
+            over all batches is the baseline. For example, if each entry is the number of images of
+            a class, the baseline is the accuracy of predicting the commonest class for each image.
         """
         return {}
 
@@ -352,6 +357,7 @@ def check_output(objective: Objective, output: Output) -> None:
             "Return a scalar, for example loss.mean()."
         )
     for name, pair in output.metrics.items():
+        # A scalar tensor has ndim 0. Objects without ndim, such as floats, are no tensors
         is_pair = isinstance(pair, tuple) and [getattr(x, "ndim", 1) for x in pair] == [0, 0]
         if not is_pair:
             raise UserError(
@@ -427,7 +433,9 @@ def check_share(objective: Objective, name: str, value: float) -> None:
     Raises:
         UserError: The value is out of range.
     """
-    excess = max(-value, value - 1)  # rounding of a mean in float32 may exceed the range slightly
+    # How far the value is below 0 or above 1; negative inside of the range. An excess up to 1e-6 is
+    # allowed, because the mean of float32 values may be rounded
+    excess = max(-value, value - 1)
     metric = find_metric(read_flat_name(name))
     if metric.unit == SHARE and excess > 1e-6:
         raise UserError(

@@ -56,7 +56,7 @@ class Settings:
 
     @property
     def pixels(self) -> tuple[list[float], list[float], tuple[int, int]]:
-        """Return mean, std and pixel_range."""
+        """Return mean, std and pixel_range, the arguments of targets that predict pixels."""
         return self.mean, self.std, self.pixel_range
 
     def group(self, kind: type[G]) -> G:

@@ -62,8 +62,9 @@ def sample(
         random: Probability that a corrupted patch is RANDOM. The remaining patches are KEEP.
         source: "image" to replace a RANDOM patch by another patch of the same image, "batch" to
             replace it by another patch of the device batch.
-        shape: "patches" or "blocks", see `corruption_order`.
-        side: Side of a square, in patches, see `corruption_order`.
+        shape: "patches" to corrupt single patches or squares of patches, "blocks" to corrupt
+            rectangles of random sizes.
+        side: Side in patches of the squares that shape="patches" corrupts. 1: single patches.
     """
     key_B1 = rng.stream(key_B, STREAM)[:, None]
     order_BN = corruption_order(key_B1, patches, shape, side).argsort(dim=1, stable=True)
@@ -84,8 +85,9 @@ def _kinds(key_B1: Tensor, corrupted_BK: Tensor, mask: float, random: float) -> 
         mask: Probability of MASK.
         random: Probability of RANDOM.
     """
-    # Patch p of an image draws its order, kind and source with the counters 3 p, 3 p + 1, 3 p + 2
+    # Patch p draws its kind with the counter 3 p + 1 (`corruption_order` lists all counters)
     draw_BK = rng.integers(key_B1, 3 * corrupted_BK + 1, 1 << 24)
+    # A draw / 2^24 below `mask` is MASK, from there to below `mask + random` RANDOM, and above KEEP
     is_masked_BK = draw_BK < round(mask * 2**24)
     is_kept_BK = draw_BK >= round((mask + random) * 2**24)
     kind_BK = torch.full_like(corrupted_BK, RANDOM)
@@ -118,8 +120,9 @@ def _sources(key_B1: Tensor, corrupted_BK: Tensor, patches: int, source: str) ->
     if candidates == 1:
         return corrupted_row_BK
     # Draw one of the candidates except the corrupted patch itself: draw from one candidate less,
-    # then skip the row of the corrupted patch by adding 1 from this row on. Patch p draws with its
-    # counter 3 p + 2 (see `corruption_order`)
+    # then skip the row of the corrupted patch by adding 1 from this row on. For example, with the
+    # candidates 0 .. 3 and the corrupted patch 1, the draws 0, 1, 2 become 0, 2, 3. Patch p draws
+    # with the counter 3 p + 2 (`corruption_order` lists all counters)
     drawn_row_BK = first_row_BK + rng.integers(key_B1, 3 * corrupted_BK + 2, candidates - 1)
     return drawn_row_BK + (drawn_row_BK >= corrupted_row_BK).long()
 
@@ -239,9 +242,9 @@ def apply(x_BND: Tensor, corruption: Corruption, mask_D: Tensor) -> Tensor:
 def replace_random(x_BND: Tensor, corruption: Corruption) -> Tensor:
     """Return embeddings or pixels (B, N, D) in which RANDOM patches are replaced by their sources.
 
-    All other patches stay unchanged. Prefer to replace pixels, which have no gradient. If a source
-    embedding is copied several times, a GPU adds up the gradients of the copies in no fixed order,
-    so results differ slightly from run to run.
+    All other patches stay unchanged. For results that are the same in each run, pass pixels, which
+    have no gradient. If embeddings are passed and a source is copied several times, a GPU adds up
+    the gradients of the copies in no fixed order.
 
     Args:
         x_BND: Embeddings or pixels of all patches.

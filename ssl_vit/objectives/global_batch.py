@@ -59,10 +59,10 @@ class _Sum(torch.autograd.Function):
 def gather_with_gradient(x_BC: Tensor) -> Tensor:
     """Return the rows (G, C) of all processes, in the order of processes, with a gradient.
 
-    All processes must call this function together, and run backward together. If each process
-    computes the mean loss of its own images, the mean over processes has the same gradient as the
-    loss of a single process with all images. As in `gather`, a tensor on the meta device is
-    returned unchanged.
+    All processes must call this function together, and run backward together. Each process computes
+    the mean loss of its own images, and the gradients are averaged over processes. The result is
+    the gradient of the mean loss of all images, as in a single process with all images. As in
+    `gather`, a tensor on the meta device is returned unchanged.
     """
     num_processes = processes()
     if num_processes == 1 or x_BC.is_meta:
@@ -91,9 +91,9 @@ def mean(x_BC: Tensor) -> Tensor:
 class GlobalBatchNorm(StepHooks):
     """Batch normalisation with mean and variance of the global batch, in float32.
 
-    The result is the same for any number of processes, like that of torch's SyncBatchNorm, which
-    needs GPUs. `forward` updates the running mean and variance in training, and uses them in
-    evaluation. If the optimiser skips a step, `after_step` undoes the update.
+    The result is the same for any number of processes. torch's SyncBatchNorm does the same, but
+    needs GPUs. In training, `forward` updates the running mean and variance. In evaluation,
+    `forward` normalises with them. If the optimiser skips a step, `after_step` undoes the update.
 
     Args:
         channels: Number of channels C.
@@ -118,12 +118,16 @@ class GlobalBatchNorm(StepHooks):
         self.register_buffer("var_before", torch.ones(channels), persistent=False)
 
     def start_step(self, progress: float) -> None:
-        """Save the running means, to restore if the step is skipped."""
+        """Save the running mean and variance, to restore them if the step is skipped."""
         self.mean_before.copy_(self.running_mean)
         self.var_before.copy_(self.running_var)
 
     def after_step(self, found_inf: Tensor) -> None:
-        """Restore the saved running means if the optimiser skipped the step (`found_inf`)."""
+        """Restore the saved running mean and variance if the optimiser skipped the step.
+
+        Args:
+            found_inf: True if the optimiser skipped the step. Bool, on the device.
+        """
         self.running_mean.copy_(torch.where(found_inf, self.mean_before, self.running_mean))
         self.running_var.copy_(torch.where(found_inf, self.var_before, self.running_var))
 
@@ -144,7 +148,9 @@ class GlobalBatchNorm(StepHooks):
 
     @torch.no_grad()
     def _update(self, mean_C: Tensor, var_C: Tensor, images: int) -> None:
-        """Move the running means as torch's batch norm does, with the unbiased variance.
+        """Move the running mean and variance towards those of the batch, as torch's batch norm.
+
+        As in torch, the running variance follows the unbiased variance.
 
         Args:
             mean_C: Mean of the global batch.

@@ -60,6 +60,7 @@ class PatchPrediction(Objective):
             metrics |= _by_kind(name, value_BK.detach(), drawn.kind_BK)
         images, num_corrupted = drawn.corrupted_BK.shape
         num_images = torch.tensor(float(images), device=drawn.corrupted_BK.device)
+        # The mean of "corrupted", sum / count, is the number of corrupted patches of an image
         metrics["corrupted"] = (num_images * num_corrupted, num_images)
         return Output(values["loss"].mean(), metrics)
 
@@ -74,8 +75,8 @@ class PatchPrediction(Objective):
 
         The baselines are simple predictions, such as the mean of the neighbours. They are compared
         with the network's metrics on masked patches (`loss_masked`). Other corrupted patches are
-        left out, because the network sees the patch itself (KEEP) or another patch in its place
-        (RANDOM).
+        left out, because the network does not see a [mask] there: it sees the patch itself (KEEP)
+        or another patch (RANDOM).
         """
         drawn = self.sample_corruption(batch)
         shape = (len(batch.key), self.encoder.patches)

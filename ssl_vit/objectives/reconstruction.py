@@ -28,14 +28,14 @@ class Reconstruction(NamedTuple):
     """Pictures of what was hidden and predicted in images.
 
     Attributes:
-        panels_B43HW: A picture for each of TITLES, uint8, of the channels that are shown.
+        panels_B43HW: A picture for each of TITLES, uint8, in red, green and blue.
             "original" is the image. In "corrupted", masked patches are grey and random patches show
             their source patch. "predicted" shows predictions for corrupted patches and the input
             elsewhere. "true" shows the ground truth of every patch.
         error_BHW: |predicted - true| of the shown colours in [0, 1], averaged over channels. NaN in
             uncorrupted patches.
-        certainty_BHW: Probability of the predicted value. NaN in uncorrupted patches. None for a
-            target without probabilities.
+        certainty_BHW: Probability of the predicted value in corrupted patches, NaN in other
+            patches. None for a target without probabilities.
     """
 
     panels_B43HW: Tensor

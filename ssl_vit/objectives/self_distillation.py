@@ -24,8 +24,8 @@ SINKHORN_STEPS = 3  # Caron et al., 2020, section 4.1
 class Prototypes(nn.Linear, StepHooks):
     """Cosine similarities of features with K prototypes, each multiplied by the prototype's length.
 
-    The lengths are 1 or learned. At the beginning of the run, while `frozen` is true, the gradient
-    of the prototypes is zero, so that it adds nothing to the norm for gradient clipping.
+    The lengths are 1 or learned. At the beginning of the run, `frozen` is true. Then the gradient
+    of the prototypes is zero, and adds nothing to the gradient norm that is clipped.
     """
 
     frozen: Tensor
@@ -120,12 +120,12 @@ class Assignment(StepHooks):
 
     With balance "centre", a running mean of all logits is subtracted before the softmax. The mean
     moves after each training step that is not skipped (equations 1 and 4, algorithm 1). With
-    "sinkhorn", the result is the nearest assignment in which all prototypes are equally likely in
-    the batch (Caron et al., 2020, equations 3 to 5). Since sinkhorn needs a batch, `forward` takes
-    a softmax in evaluation.
+    "sinkhorn", a few steps of the Sinkhorn-Knopp algorithm make all prototypes about equally likely
+    in the batch (Caron et al., 2020, equations 3 to 5).
 
-    In training, `forward` uses the global batch, so all processes must call it together. In
-    evaluation, `assign_all` uses the images of all processes.
+    In training, `forward` uses the global batch, so all processes must call `forward` together. In
+    evaluation, `forward` is a softmax for both balances, and no process waits for another.
+    For the balance over the images of all processes, an evaluation calls `assign_all`.
 
     Args:
         options: Number of prototypes, balance, momentum of the running mean, warm-up.
@@ -159,7 +159,7 @@ class Assignment(StepHooks):
     def assign_all(self, logits_XK: Tensor) -> Tensor:
         """Return the probabilities (X, K) of logits, treating all processes' images as one batch.
 
-        All processes must call this method together, and may hold different numbers of images. The
+        All processes must call this method together. They may hold different numbers of images. The
         centre does not move.
         """
         if self.balance == "sinkhorn":
@@ -170,8 +170,9 @@ class Assignment(StepHooks):
     def forward(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
         """Return the probabilities (X, K) of K prototypes for the teacher's logits.
 
-        With balance "sinkhorn", training makes all prototypes equally likely in the batch. With
-        balance "centre", a running mean of the logits is subtracted before the softmax.
+        In training with balance "sinkhorn", all prototypes are made equally likely in the batch.
+        Otherwise, the result is the softmax of (logits - centre) / temperature. With "sinkhorn",
+        the centre stays 0.
 
         Args:
             logits_XK: The teacher's logits.
@@ -203,9 +204,10 @@ class Assignment(StepHooks):
     def _sinkhorn(self, logits_XK: Tensor, counted_X: Tensor | None = None) -> Tensor:
         """Return probabilities (X, K) by the Sinkhorn-Knopp algorithm.
 
-        Each step divides by the total of each prototype over the counted rows of all processes,
-        then by the total of each row. The steps work with logarithms, because exponentials would
-        exceed the range of float32. If no row of any process counts, the result is a softmax.
+        Each step divides the columns by their totals over the counted rows of all processes. Then
+        the step divides each row by the total of the row. The steps work with logarithms, because
+        exponentials would exceed the range of float32. If no row of any process counts, the result
+        is a softmax.
 
         Args:
             logits_XK: The teacher's logits.
@@ -218,7 +220,8 @@ class Assignment(StepHooks):
                 counted_XK = log_XK.masked_fill(~counted_X[:, None], -torch.inf)
             # Logarithm of each prototype's total: over rows of each process, then over processes
             mass_K = global_batch.gather(counted_XK.logsumexp(0)[None]).logsumexp(0)
-            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)  # no row counts
+            # If no row counts, each total is 0 and its logarithm -inf: then do not divide
+            mass_K = mass_K.masked_fill(mass_K.isneginf(), 0.0)
             log_XK = F.log_softmax(log_XK - mass_K, dim=1)
         return log_XK.exp()
 
@@ -228,9 +231,9 @@ def koleo(x_BC: Tensor, group: int | None = None) -> Tensor:
 
     Features are scaled to length 1. KoLeo is -log of the distance between an image's feature and
     the nearest feature of another image in the group (Sablayrolles et al., 2019, equation 2;
-    DINOv2: Oquab et al., 2024). The gradient flows into both of these features. As in the authors'
+    DINOv2: Oquab et al., 2024). The gradient flows into both of these features. As in DINOv2's
     `KoLeoLoss`, KOLEO_EPS is added to each channel of the difference of two features, and to the
-    distance. The loss of a single image is 0.
+    distance. If a group has a single image, the loss of this image is 0.
 
     Args:
         x_BC: Features of the images.

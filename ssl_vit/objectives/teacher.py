@@ -1,6 +1,6 @@
 """Provide teachers: running averages of parts of an objective, without gradients.
 
-The strategy moves the averages (see `Objective.averages`).
+After each optimiser step, training/strategy.py moves the averages that `Objective.averages` names.
 """
 
 import math
@@ -25,7 +25,7 @@ def frozen_copy(module: M) -> M:
 class Teacher(nn.Module):
     """Running average of an encoder, always in evaluation mode.
 
-    As in the authors' code, there is no dropout and no drop path.
+    So the teacher has no dropout and no drop path.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -54,7 +54,8 @@ def pair_parameters(
 def linear_momentum(first: float, progress: float, last: float = 1.0) -> float:
     """Return a momentum that changes linearly from `first` to `last` during the run.
 
-    As in Assran et al. (2023, section 4) and Baevski et al. (2022, section 3.2).
+    I-JEPA (Assran et al., 2023, section 4) and data2vec (Baevski et al., 2022, section 3.2) use
+    this schedule.
 
     Args:
         first: Momentum at the beginning of the run.
@@ -67,7 +68,8 @@ def linear_momentum(first: float, progress: float, last: float = 1.0) -> float:
 def cosine_momentum(first: float, progress: float) -> float:
     """Return a momentum that rises from `first` to 1 along half a cosine during the run.
 
-    As in MoCo v3's main_moco.py (`adjust_moco_momentum`) and DINO's utils.py (`cosine_scheduler`).
+    MoCo v3 (main_moco.py, `adjust_moco_momentum`) and DINO (utils.py, `cosine_scheduler`) use this
+    schedule.
 
     Args:
         first: Momentum at the beginning of the run.

@@ -66,8 +66,8 @@ class Commands(NamedTuple):
 class Line(NamedTuple):
     """Line of a chart.
 
-    `kind` is "line", "points" (few values, each with a point, joined) or "level" (a dashed line for
-    a constant).
+    The kind "line" is a plain line. "points" is a line with a point at each value, for few values.
+    "level" is a dashed line, for a constant.
     """
 
     name: str
@@ -139,9 +139,8 @@ class Section(NamedTuple):
 def markdown(title: str, sections: list[Section]) -> str:
     """Return a page as Markdown.
 
-    Text is escaped, so that names from other people cannot become markup. `escape_opening` escapes
-    only the beginning of a line, such as "# ", where Markdown would see a heading or a list. Blocks
-    that exist only in HTML are left out.
+    Text is escaped, so that a name such as "# mae" does not become a heading. Charts, images,
+    galleries and folds exist only in HTML and are left out.
     """
     parts = [f"# {escape_opening(title)}"]
     for section in sections:
@@ -177,9 +176,9 @@ def _table(table: Table) -> str:
 def html(title: str, sections: list[Section], refresh: int = 0) -> str:
     """Return a page as HTML that needs no other file.
 
-    Figures, scripts and styles are inside the page. The page's security policy lets the browser run
-    only these scripts and load nothing else. So a name with HTML in it could do no harm even if it
-    were not escaped.
+    Figures, scripts and styles are inside the page. Text is escaped. In addition, the page's
+    security policy lets the browser run only these scripts and load no other file. Even if a name
+    with HTML were not escaped, it could therefore run no script.
 
     Args:
         title: Title of the page, used as the first heading.
@@ -222,15 +221,15 @@ def _environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """Return text as markup that a narrow cell may break after an underscore or a slash."""
+    """Return text as markup that may break after "_" or "/" inside a word: "optim_<wbr>steps"."""
     return Markup(re.sub(r"(?<=\w)([_/])(?=\w)", r"\1<wbr>", str(escape(visible_text(text)))))
 
 
 def _in_page_order(table: Table) -> Table:
-    """Return the table with some columns moved to the end.
+    """Return the table with the columns of `table.behind` moved to the end.
 
-    `table.behind` has the headings of these columns. The other columns, and the moved columns among
-    themselves, keep their order.
+    For example, the columns "arm", "n", "mean" become "arm", "mean", "n" if "n" is in
+    `table.behind`.
     """
     # False sorts before True, and the sort keeps the order of columns with equal keys
     columns = sorted(range(len(table.head)), key=lambda column: table.head[column] in table.behind)
@@ -273,13 +272,13 @@ def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 
 
 def _hash_source(text: str) -> str:
-    """Return the hash by which a policy allows a script or a style, as a source expression."""
+    """Return the hash by which a policy allows a script or a style: `'sha256-...'`."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _embedded(content: str | bytes) -> str:
-    """Return the text of an SVG or the bytes of a PNG as a data URL."""
+    """Return the text of an SVG or the bytes of a PNG as a URL: "data:image/png;base64,..."."""
     kind = "png" if isinstance(content, bytes) else "svg+xml"
     raw = content if isinstance(content, bytes) else content.encode()
     return f"data:image/{kind};base64,{base64.b64encode(raw).decode()}"
@@ -304,7 +303,7 @@ def _json(chart: Chart) -> Markup:
 
 
 def _short(value: float) -> float | None:
-    """Return a value with six significant digits, which are more than a screen shows.
+    """Return a value with six significant digits. A screen shows fewer digits.
 
     A value that is not finite becomes None, and a chart draws None as a gap.
     """
@@ -314,5 +313,5 @@ def _short(value: float) -> float | None:
 
 
 def quoted(name: str) -> str:
-    """Escape the name of a folder or file for a link."""
+    """Escape the name of a folder or file for a link: "my run" as "my%20run"."""
     return urllib.parse.quote(os.fsencode(name), safe="")

@@ -1,6 +1,6 @@
 """Turn metrics.jsonl into curves, and curves into charts.
 
-A file is read once, row by row, and a page holds only as many points of a curve as a screen shows.
+A file is read once, row by row. A page has only as many points of a curve as a screen can show.
 This module does not import torch.
 """
 
@@ -47,9 +47,9 @@ class MetricRows(NamedTuple):
     Attributes:
         steps: Steps of the rows (R,), rising.
         curves: {metric: curve}, in the order in which the metrics first appear.
-        damaged: Number of lines that are left out: lines that are no rows, and rows without a later
-            step than the row before. (A run that resumes removes the rows of repeated steps.) An
-            unfinished last line does not count.
+        damaged: Number of lines that are left out. A line is left out if it is not a row, or if its
+            step is not later than the step of the row before. (A run that resumes removes the rows
+            of repeated steps.) An unfinished last line does not count.
     """
 
     steps: np.ndarray
@@ -74,7 +74,7 @@ def read(path: Path) -> MetricRows:
         for line in file:
             row = parse_row(line)
             if row is None or (steps and row["step"] <= steps[-1]):
-                # a line without a line break is still being written and not damaged
+                # count the line, unless it has no line break and so is still being written
                 damaged += line.endswith("\n")
                 continue
             step = row.pop("step")
@@ -169,9 +169,9 @@ def metric_title(key: MetricKey) -> str:
 def _baseline_lines(curves: Curves) -> Iterator[tuple[str, Line]]:
     """Yield the lines of baselines, each as (title of a chart, line).
 
-    A baseline may belong to several charts: its line is yielded for each chart with a metric that
-    is compared with the baseline. A constant baseline is a level from the first to the last step of
-    the run. A baseline that changes is a curve.
+    The line of a baseline is yielded for each chart with a metric that is compared with the
+    baseline. A constant baseline becomes a level from the first to the last step of the run. A
+    baseline that changes becomes a curve.
     """
     for key, curve in read_flat_names(curves).items():
         baseline = find_baseline(key)
@@ -196,8 +196,8 @@ def thin_curve(curve: Curve, max_points: int = DRAWN) -> Curve:
     """Return a curve with fewer points, without losing a peak.
 
     The first and the last point are kept. The points between them are divided into stretches of
-    equal length, and the lowest and the highest point of each stretch are kept. A value that is not
-    finite counts as the highest.
+    about equal length. The lowest and the highest point of each stretch are kept. A value that is
+    not finite counts as the highest.
 
     Args:
         curve: Curve with N points.

@@ -116,8 +116,8 @@ def build(
 ) -> Iterator[Block]:
     """Yield the figures of a folder as blocks of a page, the objective's predictions first.
 
-    The SVG files become part of the page. A figure that does not fit into `bytes_left` is skipped,
-    and a last block names the skipped figures.
+    The SVG files become part of the page. A figure that would make all figures together larger than
+    `bytes_left` is skipped. A last block names the skipped figures.
 
     Args:
         folder: Folder with the SVG files.
@@ -139,7 +139,8 @@ def build(
             too_large.append(name)
             continue
         bytes_left -= len(svg)
-        # the objective declares the caption of figures that DESCRIPTIONS lacks
+        # The caption is the one in DESCRIPTIONS. Figures of predictions have no caption there, but
+        # the objective declares one. All other figures have the default caption
         declared_caption = predictions_caption if path.stem in DECLARED_FIGURES else ""
         description = DESCRIPTIONS.get(path.stem, FigureDescription(declared_caption))
         caption = description.caption or default_caption
@@ -164,4 +165,5 @@ def _read_text(path: Path) -> str | None:
 
 
 def _page_position(path: Path) -> tuple[int, str]:
+    """Return a figure's sort key: figures in ORDER come first, and all others follow by name."""
     return ORDER.index(path.stem) if path.stem in ORDER else len(ORDER), path.name

@@ -67,8 +67,9 @@ class MetricReading(NamedTuple):
         copies: How many of these images are copies of each other.
         images_text: The images in words, such as `9 held-out images`.
         has_few_images: Whether fewer than FEW_IMAGES distinct images are known to be measured.
-        interval: Interval of a share over distinct images, and for few-shot accuracy also over
-            draws. None for other metrics, or if the images are unknown.
+        interval: 95% interval of a share, such as an accuracy, over distinct images. For a few-shot
+            accuracy, the interval is also over draws. None for metrics that are not shares, or if
+            no interval was recorded.
         draws: Number of random draws of training images that a few-shot accuracy averages. 0 for
             other metrics.
         comparisons: Baselines that the metric is compared with, in the order of measuring.
@@ -101,10 +102,10 @@ class BaselineComparison(NamedTuple):
 
     Attributes:
         label: Name of the baseline for readers.
-        substitute: Replacement of the encoder, a key of SUBSTITUTES such as UNTRAINED. Empty if the
-            baseline replaces no encoder.
-        column: Column of the baseline in a table: a key of COLUMNS, or the label if COLUMNS lacks
-            the baseline. COMMONEST if the baseline always names the commonest class.
+        substitute: What replaces the encoder in the baseline: a key of SUBSTITUTES, such as
+            UNTRAINED. Empty if the baseline replaces no encoder.
+        column: Column of the baseline in a table. COMMONEST if the baseline always names the
+            commonest class. Otherwise the substitute, or the label if there is no substitute.
         value: Value of the baseline.
         difference: Paired difference, the reading minus the baseline. None if it was not measured.
         better: Whether the model is better than the baseline, in words.
@@ -123,8 +124,8 @@ def read_metrics(
 ) -> list[MetricReading]:
     """Return the metrics of the model, each with the measured baselines of the same split.
 
-    Parts of a joint objective are separate metrics. A metric that is not finite has no images and
-    no comparisons.
+    Each part of a joint objective has its own metrics. A metric that is not finite has `images` 0
+    and no comparisons.
 
     Args:
         measurements: Measurements of metrics and baselines, from result.json.
@@ -149,7 +150,7 @@ def read_metrics(
             images_text=_images_text(entry.split, images) + copies_text(entry.copies),
             has_few_images=is_finite and is_counted and distinct < FEW_IMAGES,
             interval=entry.interval if row.unit == SHARE else None,
-            # a few-shot accuracy without a recorded number has one draw
+            # the recorded number of draws, else 1 for a few-shot accuracy and 0 for other metrics
             draws=entry.draws or int(key.shots != ""),
             comparisons=[],
         )
@@ -185,8 +186,9 @@ def _judge_against_baseline(
     """Return in words whether a metric of the model is better than a baseline.
 
     If the paired difference was measured, the 95% interval of the difference decides:
-    - WON or LOST if the interval excludes zero,
-    - OPEN if the interval includes zero.
+    - OPEN if the interval includes zero,
+    - WON if the whole interval is on the better side of zero,
+    - LOST if the whole interval is on the worse side of zero.
 
     Otherwise the two values decide. The first of these cases counts:
     - FEW if the metric has no interval and was measured on few images,
@@ -207,6 +209,7 @@ def _judge_against_baseline(
         if difference.low <= 0 <= difference.high:
             return OPEN
         is_higher = difference.low > 0
+        # won: the metric is higher and higher is better, or it is lower and lower is better
         return WON if is_higher == row.higher else LOST
     if interval is None and reading.has_few_images:
         return FEW
@@ -215,6 +218,7 @@ def _judge_against_baseline(
     if row.text(reading.value, page=True) == row.text(baseline_value, page=True):
         return OPEN  # for example 4.136 against 4.136
     is_higher = reading.value > baseline_value
+    # lost: the metric is higher and lower is better, or it is lower and higher is better
     if is_higher != row.higher:
         return LOST
     return AHEAD if interval is None else WON
@@ -232,8 +236,8 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
 
     A table titled "features" has the metrics of the frozen encoder, such as k-NN. A table titled
     "results" has all other metrics, such as the training loss. Tables of features come first. The
-    first heading of a table is the number of measured images, such as `400 test images`. The name
-    of a metric that was measured on another number of images is followed by this number.
+    first heading of a table is the number of measured images, such as `400 test images`. A metric
+    with another number of images has this number after its name, such as `k-NN (n = 380)`.
 
     Args:
         readings: Metrics of the run.
@@ -329,14 +333,14 @@ def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
 def measure_text(reading: MetricReading, largest: MetricReading) -> str:
     """Return the name of a metric for a table, with notes such as "k-NN (n = 380)".
 
-    A few-shot accuracy has a note on the draws, which are random choices of training images. There
-    is a note on n if the number of images, or of copies among the images, is not the number in the
-    heading of the table.
+    A few-shot accuracy has a note on the draws, which are random choices of training images. A note
+    on n, such as "n = 380", is added if the heading of the table has another number of images or of
+    copies.
 
     Args:
         reading: Metric to name.
-        largest: Metric in the table with the most images. The heading has the number of these
-            images. With `reading` itself, there is no note on n.
+        largest: Metric in the table with the most images, which are named in the heading of the
+            table. If this is `reading` itself, there is no note on n.
     """
     notes = []
     if reading.draws == 1:
@@ -363,8 +367,9 @@ def value_text(reading: MetricReading, page: bool = False) -> str:
 def _difference_text(reading: MetricReading, baseline: BaselineComparison, page: bool) -> str:
     """Return a metric minus a baseline, such as "+35.5 (+30.2 to +40.8)", in percentage points.
 
-    The text has the paired difference with an interval, if measured (for accuracies and mIoU).
-    Otherwise the text has the difference of the two values, such as "-0.25 (no interval)".
+    If the paired difference was measured, the text has this difference with its interval. Otherwise
+    the text has the difference of the two values, such as "-0.25 (no interval)". Metrics that are
+    not in percent, such as losses, have their own unit and not percentage points.
 
     Args:
         reading: The metric.
@@ -392,13 +397,16 @@ def differences_table(readings: Sequence[MetricReading]) -> Table:
         for baseline in reading.comparisons:
             if baseline.difference and baseline.substitute not in WITH_DIFFERENCE:
                 difference = _difference_text(reading, baseline, page=True)
-                # with itself as the largest, the metric gets no note on the number of images
+                # `reading` as the second argument leaves out the note on the number of images
                 rows.append([measure_text(reading, reading), baseline.label, difference])
     return Table(["measure", "minus", DIFFERENCE], rows, labels=2)
 
 
 def text_lines(title: str, table: Table) -> list[str]:
-    """Return the lines of a table for the terminal, with a title in front of the first line."""
+    """Return the lines of a table for the terminal.
+
+    The title is in front of the first line, and blanks are in front of the other lines.
+    """
     cells = [[*row] for row in table.rows]
     lines = plain_table(list(table.head), cells)
     return [f"{title:<11} {lines[0]}", *(f"{'':<11} {line}" for line in lines[1:])]
@@ -421,7 +429,8 @@ def value_with_fresh(reading: MetricReading) -> str:
 def is_no_better(reading: MetricReading) -> bool:
     """Return whether a metric is not shown to be better than always naming the commonest class.
 
-    In this case, the comparison with the commonest class is OPEN (not known) or LOST.
+    The comparison with the commonest class is then OPEN (not known) or LOST. Without such a
+    comparison, the result is False.
     """
     return any(
         baseline.column == COMMONEST and baseline.better in (OPEN, LOST)

@@ -62,8 +62,8 @@ def write(folder: Path, record: RunRecord | None = None, running: bool = False) 
     Args:
         folder: Folder of the run.
         record: Content of the folder, or None to read the folder.
-        running: Whether the calling process is doing the run. `read_run` notices only runs of other
-            processes, which have locked the folder.
+        running: Whether the calling process is doing the run. `read_run` notices only a run of
+            another process, by the other process's lock of the folder.
 
     Raises:
         OSError: The page cannot be written.
@@ -141,8 +141,8 @@ def warning_blocks(record: RunRecord) -> Iterator[Block]:
 def result_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield the tables of metrics and baselines, a verdict, the next step, and cautions.
 
-    A caution says that few images were measured, or that the run (or the run that made the initial
-    weights) was trained on some of the measured images.
+    There are two cautions: few images were measured, or some of the measured images were used to
+    train the run or a run that its initial weights came from.
     """
     recipe = record.recipe
     readings = metric_tables.read_metrics(record.measurements(), record.measured_on)
@@ -190,7 +190,7 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
 
 
 def curve_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield a chart for each group of metrics, and a table of metrics with a single value."""
+    """Yield a chart for each group of metrics, and a table of metrics whose value never changed."""
     yield from curves.charts(record.rows.curves)
     constant_rows = curves.constant_rows(record.rows.curves)
     if constant_rows:
@@ -207,7 +207,7 @@ def curve_blocks(record: RunRecord) -> Iterator[Block]:
 def figures(record: RunRecord) -> Iterator[Block]:
     """Yield the figures of the run, predictions first.
 
-    Figures that would make the page larger than EMBEDDED bytes are listed by name instead of shown.
+    The figures may have at most EMBEDDED bytes together. Further figures are listed by name.
     """
     caption = figure_blocks.describe_predictions(record.values)
     default_caption = f"a figure of the run {record.name}"
@@ -217,7 +217,8 @@ def figures(record: RunRecord) -> Iterator[Block]:
 def recipe_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield a table of the keys that differ from the recipe file, and a table of all keys.
 
-    If the run came from no recipe file, the first table has the keys that differ from the defaults.
+    If the run was made in Python without a recipe file, the first table has the keys that differ
+    from the defaults.
     """
     values, recipe_file = record.values, record.environment.recipe_file
     if not values:
@@ -285,7 +286,7 @@ def provenance_blocks(record: RunRecord) -> Iterator[Block]:
         ("steps of gradient accumulation", recorded.accumulation or ""),
         *((f"images of {name}", n) for name, n in recorded.images.items() if name in recorded.data),
     ]
-    # splits that are parts of one set have the same fingerprint: that of the whole set
+    # Two splits may be parts of one set. Both then have the fingerprint of the whole set
     splits_by_fingerprint: dict[str, list[str]] = {}
     for split, fingerprint in recorded.data.items():
         splits_by_fingerprint.setdefault(str(fingerprint), []).append(split)
@@ -307,8 +308,8 @@ def _number(value: float | None, form: str = ",.4g") -> str:
 def loading_blocks(record: RunRecord) -> Iterator[Block]:
     """Yield the Python code that loads the exported encoder.
 
-    timm and transformers can load an export without ssl_vit, except an architecture that ssl_vit
-    adds to timm: the import line then also imports ssl_vit.
+    timm and transformers can load an export without ssl_vit. There is one exception: for an
+    architecture that ssl_vit adds to timm, the import line also imports ssl_vit.
     """
     folder, recipe = record.folder.absolute(), record.recipe
     if not (folder / "export" / "config.json").exists():
@@ -344,8 +345,8 @@ def loading_blocks(record: RunRecord) -> Iterator[Block]:
 def _next_step(record: RunRecord, has_scratch: bool) -> NextCommand | None:
     """Return the command that continues an unfinished run, or the next step of a finished run.
 
-    For a run of a study, this is the command that writes the study's report. The result is None if
-    the recipe cannot be read, or if the folder has a name that `name=` refuses.
+    For a run of a study, the result is the command that writes the study's report. For other runs,
+    the result is None if the recipe cannot be read, or if `name=` refuses the name of the folder.
 
     Args:
         record: Content of the run's folder.
@@ -368,15 +369,15 @@ def _next_step(record: RunRecord, has_scratch: bool) -> NextCommand | None:
 
 
 def further_command_blocks(record: RunRecord) -> Iterator[Block]:
-    """Yield commands that use a finished run."""
+    """Yield commands that use a finished run, except the command that `result_blocks` shows."""
     folder, recipe, result = record.folder.absolute(), record.recipe, record.result
     if result is None or recipe is None or not is_name(folder.name):
         return
     if not (folder / "export").exists():
         return
     shown = _next_step(record, has_scratch=False)
-    # `not_compared` says why the features were not compared with untrained weights. The images have
-    # labels unless missing labels are the reason
+    # `not_compared` says why the features were not compared with untrained weights. If missing
+    # labels are the reason, the images have no labels. Otherwise they have labels
     for step in next_steps(folder, folder.parent, recipe, has_labels(result.not_compared)):
         if shown and step.command == shown.command:
             continue

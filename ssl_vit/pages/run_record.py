@@ -46,7 +46,7 @@ class RunRecord:
     Attributes:
         values: `{dotted key: value}` of recipe.yaml. Empty if the file cannot be read.
         environment: Content of environment.json. Empty if the file cannot be read.
-        result: Content of result.json, or None unless the run has finished.
+        result: Content of result.json. None if the run has not finished or the file cannot be read.
         rows: Content of metrics.jsonl.
         running: Whether a process is writing to the folder.
         started: Times at which the run was started, as written in log.txt.
@@ -74,6 +74,7 @@ class RunRecord:
 
     @property
     def state(self) -> str:
+        """State in words: "finished", "running" or "not finished"."""
         if self.result is not None:
             return "finished"
         return "running" if self.running else "not finished"
@@ -106,6 +107,7 @@ class RunRecord:
 
     @property
     def warning_count(self) -> int:
+        # skipped updates are one warning together, and so are losses that are not finite
         kinds = bool(self.not_finite) + bool(self.steps_of_bad_loss)
         return len(self.problems) + len(self.warnings) + kinds
 
@@ -130,9 +132,10 @@ class RunRecord:
         return seen_text.recorded(self.result, self.environment)
 
     def latest(self) -> tuple[int, dict[MetricKey, float]]:
-        """Return the last step with held-out metrics, and the values of the step.
+        """Return the last step with held-out metrics, and the values of these metrics at the step.
 
-        The values are `{metric or baseline: value}`. Without such a step, the result is (0, {}).
+        The values are `{metric or baseline: value}`, without metrics of probes. Without such a
+        step, the result is (0, {}).
         """
         with use_plugin_rows(self.environment.plugin_rows):
             curves_by_key = read_flat_names(self.rows.curves)
@@ -180,13 +183,18 @@ NO_CURVE = Curve(np.empty(0, np.int64), np.empty(0))
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is the folder of a run, which may have lost some files."""
+    """Return whether a folder is the folder of a run: whether it has at least one file of FILES.
+
+    The folder of a study is not the folder of a run.
+    """
     is_study = (folder / "study.json").exists()
     return not is_study and any((folder / name).is_file() for name in FILES)
 
 
 def read_run(folder: Path, result: Result | None = None) -> RunRecord:
-    """Read the folder of a run. Missing and damaged files are named in `RunRecord.problems`.
+    """Read the folder of a run.
+
+    `RunRecord.problems` names missing and damaged files.
 
     Args:
         folder: Folder of the run.

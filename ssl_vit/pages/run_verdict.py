@@ -65,7 +65,8 @@ def verdict(
         in_study: Whether a study made the run.
     """
     for reading in readings:
-        # if a metric of the network, not of a probe, is not finite, no other metric means anything
+        # If a metric of the network is not finite, no other metric means anything. A metric of a
+        # probe that is not finite says nothing about the network
         if not math.isfinite(reading.value) and not reading.key.is_probe:
             reason = NOT_FINITE.format(measure=metric_label(reading.key))
             return NO_VERDICT.format(reason=reason)
@@ -87,8 +88,8 @@ def verdict(
 def _with_difference(reading: MetricReading) -> str:
     """Return the name of a metric and, if measured, the difference from the commonest class.
 
-    For example: "k-NN: difference -2.2 points, 95% CI -5.9 to +1.5". The tables do not show this
-    difference, although its interval decides.
+    For example: "k-NN: difference -2.2 points, 95% CI -5.9 to +1.5". The interval of this
+    difference decides the verdict, and the tables do not show it.
     """
     for baseline in reading.comparisons:
         difference = baseline.difference
@@ -103,10 +104,10 @@ def _with_difference(reading: MetricReading) -> str:
 def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
     """Return the metric by which the encoder's features are judged, or None if there is none.
 
-    This is the most important metric (`metrics.measure_rank`) that was compared with untrained
-    weights. An untrained encoder has no such comparison. The result is then the most important
-    metric with any baseline that replaces the encoder, such as always naming the commonest class.
-    Only one metric decides, because among several 95% intervals, one soon excludes zero by chance.
+    The result is the most important metric (`metrics.measure_rank`) that was compared with
+    untrained weights. An untrained encoder has no such comparison. The result is then the most
+    important metric with any baseline that replaces the encoder, such as k-NN on pixels. Only one
+    metric decides, because with several 95% intervals, one of them may exclude zero by chance.
     """
     # `substitute` says what replaces the encoder in a baseline. Empty if nothing replaces it
     probed = [
@@ -130,8 +131,8 @@ def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -
     - NO_VERDICT: the difference from untrained weights has no interval.
     - WORSE: the features are worse than those of untrained weights.
     - FEATURES_AS_COMMONEST: the features are not shown to be better than the commonest class. This
-      comes before BETTER, because untrained features that are worse than the commonest class are
-      easily beaten.
+      comes before BETTER, because untrained features can be worse than the commonest class, and
+      features that are better than these may still be useless.
     - An empty text: there is no comparison with untrained weights.
     - UNKNOWN: the interval of the difference from untrained weights includes zero.
     - AS_PIXELS: the features are better than those of untrained weights, but are not shown to be

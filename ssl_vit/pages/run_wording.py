@@ -79,8 +79,8 @@ def describe_progress(record: RunRecord) -> str:
 def _describe_end(result: Result, resumed_note: str) -> str:
     """Describe when a run finished, how long the run took, and which step the weights are from.
 
-    If the run began at a checkpoint of another run (`resume=RUN@STEP`), which is called the trunk,
-    the sentence also has the step of this checkpoint.
+    A run may begin at a checkpoint of another run, called the trunk (`resume=RUN@STEP`). The text
+    then also has the step of this checkpoint.
 
     Args:
         result: Result of the run.
@@ -105,7 +105,10 @@ def _describe_end(result: Result, resumed_note: str) -> str:
 
 
 def _format_date(text: str) -> str:
-    """Return a time of result.json to the minute."""
+    """Return a time of result.json to the minute: "2026-01-31 09:05 UTC".
+
+    A text that is not a time is returned as it is.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -114,7 +117,10 @@ def _format_date(text: str) -> str:
 
 
 def _remaining_seconds(record: RunRecord) -> float | None:
-    """Estimate the seconds that a running run still takes at the current speed, or return None."""
+    """Estimate the seconds that a running run still takes at the current speed.
+
+    The result is None if the number of steps, the speed or the batch is unknown.
+    """
     rates, batch = record.finite("images_per_s"), record.values.get("optim.batch")
     if not record.steps or not len(rates) or not rates[-1] or not isinstance(batch, int):
         return None
@@ -124,7 +130,8 @@ def _remaining_seconds(record: RunRecord) -> float | None:
 def describe_result(record: RunRecord) -> str:
     """Say what the result of a finished run means, or give the last values of an unfinished run.
 
-    See `run_verdict.verdict` for the meaning.
+    The text is empty if a finished run has no verdict (`run_verdict.verdict`), or if an unfinished
+    run has no values yet.
     """
     with use_plugin_rows(record.environment.plugin_rows):
         return _describe_result(record)

@@ -1,8 +1,9 @@
 """Compare a fine-tuned run with training from scratch, using runs in the same folder. No torch.
 
-A single run of each kind does not decide whether pre-training helps: training from scratch had no
-tries of hyperparameters and less compute. Both accuracies are therefore shown without a verdict,
-with the number of tries and the compute of each. study/worth measures which is better.
+A single run of each kind does not decide whether pre-training helps. For example, training from
+scratch may have had fewer tries of hyperparameters and less compute. Both accuracies are therefore
+shown without a verdict. The number of tries and the compute of each run are shown with them.
+study/worth measures which is better.
 """
 
 from collections.abc import Iterable, Iterator
@@ -94,9 +95,9 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
 def other_pooling(folder: Path, recipe: Recipe) -> str:
     """Describe a run from scratch that differs from a fine-tuned run only in supervised.pool.
 
-    The key supervised.pool says how tokens are pooled. The default may differ between training from
-    scratch and fine-tuning. With the same pooling, the two runs would be comparable. The text names
-    the run and says what to type. The text is empty if there is no such run.
+    The key supervised.pool says how tokens are pooled. Its default may differ between training from
+    scratch and fine-tuning. The text names the run from scratch, and says with which value of
+    supervised.pool a run from scratch could be compared. The text is empty if there is no such run.
 
     Args:
         folder: Folder of a fine-tuned run.
@@ -113,11 +114,13 @@ def other_pooling(folder: Path, recipe: Recipe) -> str:
 
 
 def _nearby_runs(folder: Path, recipe: Recipe) -> Iterator[NearbyRun]:
-    """Yield the finished runs of a folder of runs. Runs with unreadable files are left out.
+    """Yield the finished runs that are in the same folder of runs as a run.
+
+    Runs with unreadable files are left out. The run itself is yielded, too, if it has finished.
 
     Args:
-        folder: Folder of a run in this folder. The run itself is yielded, too.
-        recipe: Recipe of this run, to compare the other recipes with.
+        folder: Folder of the run, such as runs/mae to get the runs in `runs`.
+        recipe: Recipe of the run. `NearbyRun.differing_keys` are the differences from this recipe.
     """
     values = _values_that_decide_weights(recipe)
     for run_folder in sorted(folder.parent.iterdir()):
@@ -130,9 +133,10 @@ def _nearby_runs(folder: Path, recipe: Recipe) -> Iterator[NearbyRun]:
 
 
 def _values_that_decide_weights(recipe: Recipe) -> Values:
-    """Return the options that decide which weights of a run are tested, as {key: value}."""
+    """Return the options that decide which weights a run has when it is tested, as {key: value}."""
     best = recipe.checkpoint.best
-    # eval.every decides which steps can be the best, if the best checkpoint is tested
+    # With checkpoint.best, the best checkpoint is tested, and eval.every decides which steps can be
+    # the best. Without checkpoint.best, eval.every has no influence
     selection = {"checkpoint.best": best, "eval.every": recipe.eval.every if best else None}
     return computed_values(recipe) | selection
 
@@ -150,7 +154,7 @@ def _count_tries(neighbours: Iterable[NearbyRun], init: str) -> int:
     """Count the runs that tried hyperparameters from the same initial weights.
 
     Such a run differs from the fine-tuned run only in the initial weights, the seed, and
-    hyperparameters: keys with a beginning in TUNED, such as `optim.`.
+    hyperparameters. Hyperparameters are the keys that begin with a text in TUNED, such as `optim.`.
 
     Args:
         neighbours: Finished runs in the same folder of runs, with the same images.

@@ -48,10 +48,12 @@ TRAINING_KEYS = (  # single keys and whole groups
 def check(recipe: Recipe) -> None:
     """Check the relations between the values of a recipe.
 
+    For example, `data.size` must be a multiple of `model.patch`.
+
     Raises:
-        UserError: A relation does not hold. The error is about the first such relation.
+        UserError: A relation does not hold. If several do not, the error is about the first.
     """
-    # The order decides which error is raised if several relations fail. The inner tuples only keep
+    # If several relations fail, the first in this order is the error. The inner tuples only keep
     # the lines short.
     for relation in (
         *(_model, _channels, _args, _encoder, _class_token),
@@ -77,11 +79,11 @@ def check_used(recipe: Recipe, given: Given) -> None:
 
 
 def check_place(data: Data) -> None:
-    """Check that the images have a single location, which exists.
+    """Check that the images can be found.
 
     Raises:
-        UserError: The images have no location, the path does not exist, or a location is given
-            together with generated images (EMBEDDED).
+        UserError: Neither data.path nor data.hub is given and the images are not generated
+            (EMBEDDED), data.path does not exist, or generated images have a data.path or data.hub.
     """
     if data.name == EMBEDDED and (data.path or data.hub):
         raise UserError(
@@ -98,13 +100,16 @@ def check_place(data: Data) -> None:
 
 
 def _first_changed_key(recipe: Recipe, keys: Iterable[str]) -> str:
-    """Return the first key whose value is not the default, or an empty string."""
+    """Return the first of some keys whose value is not the default.
+
+    Return an empty string if all values are defaults.
+    """
     changed = (key for key in keys if recipe.value(key) != all_keys()[key].default)
     return next(changed, "")
 
 
 def _model(r: Recipe) -> None:
-    """Check the model against the objective, the target and the keys for Transformers."""
+    """Refuse models that do not suit the objective, the target or TRANSFORMER_KEYS."""
     model, predicts_patches = r.model, r.declared.predicts_patches
     text = (
         f"objective={r.objective} needs patches, and model.timm={model.timm} has no patches."
@@ -132,8 +137,8 @@ def _channels(r: Recipe) -> None:
     data, predicts_patches = r.data, r.declared.predicts_patches
     for key in ("data.mean", "data.std"):
         has_wrong_length = len(r.value(key)) != data.channels
-        # The default has 3 numbers. For other numbers of channels, it is replaced by measured
-        # values, so only a list other than the default can be wrong.
+        # The default has 3 numbers. If an image has another number of channels, measured values
+        # replace the default. Therefore the default is never an error.
         text = (
             f"with data.channels={data.channels}, {key} must have one number for each channel."
             f" Give {data.channels} numbers, or leave out {key}=."
@@ -184,10 +189,11 @@ def _encoder(r: Recipe) -> None:
 def _class_token(r: Recipe) -> None:
     """Refuse pooling by class token if the encoder has no class token.
 
-    - An evaluation pools as `probe.pool` says. If `probe.pool` is null, trained weights say how to
-      pool (`InitSource.pooling`), and random weights are pooled by class token.
-    - In training, each trained objective decides, with an option such as `supervised.pool` or,
-      if the option is missing or null, with `pool` in the declaration.
+    - In an evaluation, `probe.pool` says how the encoder pools. If `probe.pool` is null, trained
+      weights say how to pool (`InitSource.pooling`). Random weights use the class token.
+    - In training, each trained objective says how the encoder pools. An option such as
+      `supervised.pool` decides. If there is no such option, or if the option is null, `pool` in
+      the declaration of the objective decides.
 
     Raises:
         UserError: An evaluation or an objective reads the class token.
@@ -225,9 +231,11 @@ def _mixing(r: Recipe) -> None:
 
 
 def _cuts_held_out(r: Recipe) -> bool:
-    """Return whether the held-out images are a share of the training images.
+    """Return whether the held-out images may be a share of the training images.
 
-    `data.validation=null` counts as a share, because the default may be a share.
+    - `data.validation=0.1`: true.
+    - `data.validation=null`: true. The run may hold out 1% of the training images.
+    - `data.validation=val` (the name of a split) and `data.validation=0`: false.
     """
     validation = r.data.validation
     return validation is None or (isinstance(validation, float) and validation > 0)
@@ -236,8 +244,8 @@ def _cuts_held_out(r: Recipe) -> bool:
 def _stream(r: Recipe) -> None:
     """Refuse options that do not work with `data.stream=true`.
 
-    A stream is read once, image after image. Training uses every image, and neither the number of
-    images nor the labels are known beforehand.
+    A stream is read from the first image to the last, and training uses every image. Neither the
+    number of images nor their labels are known before the images are read.
 
     Raises:
         UserError: An option does not work with a stream. The error is about the first such option.
@@ -272,7 +280,10 @@ def _stream(r: Recipe) -> None:
 
 
 def _held_out(r: Recipe) -> None:
-    """Check the options for held-out images, and for choosing a checkpoint on these images."""
+    """Check the options for held-out images and `checkpoint.best`.
+
+    `checkpoint.best` chooses a checkpoint by a metric of the held-out images.
+    """
     data, best, holds_out_share = r.data, r.checkpoint.best, _cuts_held_out(r)
     text = (
         "has no effect, because no share of the images is held out or tested. Use data.group=null,"
@@ -302,7 +313,10 @@ def _held_out(r: Recipe) -> None:
 
 
 def _labels(r: Recipe) -> None:
-    """Refuse options that need labels, or a classifier, if the run has none."""
+    """Refuse options that need labels or a classifier if the run does not have them.
+
+    With `data.labels=false`, a run has no labels. `eval.test` and `eval.real` need a classifier.
+    """
     text = (
         "this run learns labels or measures accuracy. Use data.labels=true and labelled images."
         " For images without labels, use `ssl-vit embed` or `ssl-vit figures`."
@@ -323,7 +337,11 @@ def _labels(r: Recipe) -> None:
 
 
 def _sizes(r: Recipe) -> None:
-    """Check that patches fill the image and that heads divide the width."""
+    """Check the sizes of a Vision Transformer.
+
+    `data.size` must be a multiple of `model.patch`, with at least two patches per side, and
+    `model.width` must be a multiple of `model.heads`.
+    """
     size, patch, heads = r.data.size, r.model.patch, r.model.heads
     if r.model.convolutional:
         return
@@ -339,7 +357,11 @@ def _sizes(r: Recipe) -> None:
 
 
 def _corruption(r: Recipe) -> None:
-    """Check the shares, the side and the rate of corrupted patches."""
+    """Check the group `corruption`, if the objective uses this group.
+
+    The three shares must sum to 1, a square of several patches must be smaller than the image, and
+    the rate must not mask all patches.
+    """
     if "corruption" not in r.groups:
         return
     corruption, patches, side = r.group(CorruptionOptions), r.patches, r.data.size // r.model.patch
@@ -358,7 +380,7 @@ def _corruption(r: Recipe) -> None:
 
 
 def _views(r: Recipe) -> None:
-    """Check the options for views, if the objective compares views."""
+    """Check the group `views`, if the objective compares views of an image."""
     views, patch = compared_views(r), r.model.patch
     if views is None:
         return
@@ -389,10 +411,12 @@ def _views(r: Recipe) -> None:
 
 
 def check_patches(r: Recipe) -> None:
-    """Check that the model cuts the image itself into patches, and not a feature map.
+    """Check that the model cuts the pixels of the image into patches.
+
+    Objectives call this function in their own checks.
 
     Raises:
-        UserError: The model has no patches, or the patches are cells of a feature map.
+        UserError: The model has no patches, or cuts a feature map into patches.
     """
     text = (
         f"objective={r.objective} needs patches of pixels, and this model has no such patches."
@@ -407,10 +431,10 @@ def check_decoder(r: Recipe, group: str) -> None:
     """Check the sizes of a small transformer that an objective adds to the encoder.
 
     Args:
-        group: Group of keys with the sizes, `GROUP.width` and `GROUP.heads`.
+        group: Name of the group with the sizes. For example, `mae` for `mae.width` and `mae.heads`.
 
     Raises:
-        UserError: The width is no multiple of the number of heads or of 4.
+        UserError: The width is no multiple of the number of heads, or no multiple of 4.
     """
     key = f"{group}.width"
     width, heads = r.value(key), r.value(f"{group}.heads")
@@ -420,7 +444,10 @@ def check_decoder(r: Recipe, group: str) -> None:
 
 
 def _probe(r: Recipe) -> None:
-    """Check the options for measuring an encoder."""
+    """Refuse values of `probe` that the objective, the model or other values do not allow.
+
+    For example, measures of patches need an evaluation and a model with patches.
+    """
     probe, evaluates = r.probe, r.objective == "probe"
     only = f"objective={r.objective} does not use this value. Only `ssl-vit evaluate` uses it."
     if probe.feature == "hidden":
@@ -450,7 +477,7 @@ def _probe(r: Recipe) -> None:
 
 
 def _lengths(r: Recipe) -> None:
-    """Check the steps of the schedule, the batch size and the probed layer."""
+    """Check that `optim.warmup`, `optim.decay`, `compute.batch` and `probe.layer` are in range."""
     optim, batch, depth = r.optim, r.compute.batch, r.model.depth
     text = f"must be less than optim.steps={optim.steps}. Use optim.warmup={optim.steps // 10}."
     r.refuse("optim.warmup", text, optim.warmup >= optim.steps)
@@ -468,9 +495,9 @@ def _lengths(r: Recipe) -> None:
 def _trunk(r: Recipe) -> None:
     """Refuse `resume=RUN@STEP` if the steps before STEP depend on the length of the run.
 
-    The new run takes over the steps of RUN before STEP, but the two runs may have different
-    lengths. An objective or target whose steps do not depend on the length declares
-    `any_length = True`.
+    The new run takes over the steps of RUN before STEP. The two runs may have different lengths
+    (`optim.steps`), so these steps must be the same for every length. An objective or target with
+    this property declares `any_length = True`.
 
     Raises:
         UserError: An option, the objective or the target depends on the length of the run.
@@ -501,14 +528,14 @@ def _trunk(r: Recipe) -> None:
 
 
 def check_trunk_before_decay(recipe: Recipe, changed: Recipe) -> None:
-    """Check that STEP of `resume=RUN@STEP` comes before the learning rate decays.
+    """Check that the learning rate does not decay before STEP of `resume=RUN@STEP`.
 
-    The new run takes over the steps of RUN before STEP. The learning rate must not decay in these
-    steps, neither in RUN nor according to the new recipe.
+    The new run takes over the steps of RUN before STEP. Call this function for the new recipe and
+    for the recipe of RUN.
 
     Args:
         recipe: Recipe with `resume=RUN@STEP`.
-        changed: Recipe whose schedule is checked: `recipe` itself, or the recipe of RUN.
+        changed: Recipe whose schedule is checked: the new recipe itself, or the recipe of RUN.
 
     Raises:
         UserError: In `changed`, the decay begins before STEP.
@@ -531,20 +558,21 @@ def has_use(recipe: Recipe, key: str) -> bool:
 def why_unused(r: Recipe, key: str) -> str:
     """Return why the recipe ignores a dotted key, or an empty string if the recipe uses the key.
 
-    A key may belong to a group that the objective does not use (`distill.teacher`), or may need
-    another key (`hub.private` needs `hub.repo`). The result follows the key in an error, as in
-    "distill.teacher=runs/mpp: has no effect with objective=mae".
+    For example, `distill.teacher` gives "has no effect with objective=mae", because this objective
+    does not use the group `distill`. `hub.private` gives "has no effect without
+    hub.repo=USER/NAME", because `hub.private` needs `hub.repo`.
     """
     group, objective = key.split(".")[0], f"objective={r.objective}"
     evaluates = r.objective == "probe"
     views = compared_views(r)
     targets = declaration.targets().items()
+    # targets whose own group of keys is `group`
     owners = [name for name, target in targets if target.options and target.options.name == group]
     has_group = _has_group(r, group)
     if owners and not has_group:
         return f"has no effect without target={owners[0]}"
     if not has_group or (key in LABEL_KEYS and not _reads_labels(r)):
-        # parts of a sum of objectives are untrained if their weight is 0, as in `joint.mpp=0`
+        # in a sum of objectives, a part with the weight 0 is not trained, as in `joint.mpp=0`
         trained = {part.name for part in r.declared.trained(r)}
         untrained = [part for part in r.declared.parts if part not in trained]
         weight = f" and {r.objective}.{untrained[0]}=0" if untrained else ""
@@ -563,6 +591,7 @@ def why_unused(r: Recipe, key: str) -> str:
         return "has no effect without hub.repo=USER/NAME"
     if key.startswith("views.local_") and not (views and views.local):
         return "has no effect without local views, such as views.local=6"
+    # dino.koleo_group has no effect if dino.koleo, the weight of this loss, is 0
     koleo_weight = key.removesuffix("_group")
     if key.endswith(".koleo_group") and not r.value(koleo_weight):
         return f"has no effect with {koleo_weight}=0"
@@ -577,10 +606,11 @@ def why_unused(r: Recipe, key: str) -> str:
 def _has_group(r: Recipe, group: str) -> bool:
     """Return whether the recipe uses a group of keys, such as `corruption`.
 
-    - Evaluations, and training with `probe.every`, use the group `probe`.
-    - Some groups belong to certain objectives or targets. The recipe uses such a group if one of
-      the trained objectives does.
-    - Every recipe uses the remaining groups, and keys without a group, such as `seed`.
+    - `probe`: Evaluations, and training with `probe.every`, use this group.
+    - A group of certain objectives or targets, such as `corruption` or `dino`: The recipe uses the
+      group if a trained objective does.
+    - Other groups, such as `optim`, and keys without a group, such as `seed`: Every recipe uses
+      them.
 
     Args:
         r: Recipe.
@@ -591,13 +621,16 @@ def _has_group(r: Recipe, group: str) -> bool:
     if group not in {optional.name for optional in all_groups()} | {"target"}:
         return True
     used_groups = {name for part in r.declared.trained(r) for name in part.groups_with(r.target)}
-    # a sum of objectives has a group for itself, which no part uses
+    # a sum of objectives has its own group, such as `joint`, which is not a group of its parts
     own_group = r.declared.options
     return group in used_groups or (own_group is not None and group == own_group.name)
 
 
 def _reads_labels(r: Recipe) -> bool:
-    """Return whether the run needs labels to choose images, to learn or to measure."""
+    """Return whether the run needs labels to choose images, to learn or to measure.
+
+    For an evaluation, the result is always True, because its declaration has `labels = True`.
+    """
     if not isinstance(r.data.test, str):  # a share of each class is cut off for testing
         return True
     # with a seed, the same share of each class is drawn

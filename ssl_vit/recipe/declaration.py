@@ -130,8 +130,8 @@ class ObjectiveDeclaration:
     def check_pass(self, recipe: "Recipe", images: int) -> None:
         """Check the number of images per forward and backward pass.
 
-        By default, any number is allowed. For example, an objective that compares the images of a
-        pass with each other must refuse a single image.
+        By default, any number is allowed. Override this method if the objective needs more. For
+        example, an objective that compares the images of a pass with each other refuses 1.
 
         Args:
             recipe: The recipe of the run.
@@ -142,14 +142,14 @@ class ObjectiveDeclaration:
         """
 
     def check_label_lists(self, recipe: "Recipe", lists: str) -> None:
-        """Check that the objective supports images with several labels each.
+        """Refuse images that have several labels each.
 
-        By default, raise an error. An objective that supports lists of labels must override this
-        method.
+        An objective that supports several labels per image overrides this method and raises no
+        error.
 
         Args:
             recipe: The recipe of the run.
-            lists: Sentence for the error that says where the lists were found, such as
+            lists: Sentence for the error that says where lists of labels were found, such as
                 "data.label_column=tags holds a list of labels for each image".
 
         Raises:
@@ -161,16 +161,19 @@ class ObjectiveDeclaration:
         )
 
     def trained(self, recipe: "Recipe") -> "list[ObjectiveDeclaration]":
-        """Return the trained objectives.
+        """Return the objectives that the recipe trains.
 
-        By default, this is the objective itself. A sum of objectives returns the parts with a
-        weight above 0.
+        By default, return [self]. A sum of objectives overrides this method: it returns the parts
+        with a weight above 0. For example, `joint.mpp=0` leaves out the part mpp.
         """
         return [self]
 
     @property
     def sets_pool(self) -> bool:
-        """Return whether the class of this objective sets `pool` instead of using the default."""
+        """Return whether the class of this objective, or a parent class of it, sets `pool`.
+
+        Return False if `pool` is only the default in ObjectiveDeclaration.
+        """
         classes = type(self).__mro__
         subclasses = classes[: classes.index(ObjectiveDeclaration)]
         return any("pool" in vars(subclass) for subclass in subclasses)
@@ -179,8 +182,8 @@ class ObjectiveDeclaration:
     def groups(self) -> tuple[str, ...]:
         """Return the names of the groups of keys that the objective uses, such as (views, dino).
 
-        Groups that several objectives share come first, then the groups of the parts of a sum of
-        objectives, then the objective's own group. No group is repeated.
+        The order is: groups that several objectives share, groups of the parts (only in a sum of
+        objectives), and the objective's own group. No group is repeated.
         """
         own_group = (self.options.name,) if self.options else ()
         # `shared` also has single keys, such as views.local
@@ -189,10 +192,16 @@ class ObjectiveDeclaration:
         return tuple(dict.fromkeys((*shared_groups, *part_groups, *own_group)))
 
     def groups_with(self, target_name: str) -> tuple[str, ...]:
-        """Return the names of the groups of keys of the objective and, if any, of the target.
+        """Return the groups of keys of the objective, and the group of a target.
 
-        The target has no group if the objective predicts no patches, if the target has no keys, or
-        if the target is unknown because its plugin has not run.
+        The group of the target is left out if the objective predicts no patches, if the target has
+        no keys, or if the plugin with the target has not run.
+
+        Args:
+            target_name: Name of the target, which may be unknown.
+
+        Returns:
+            Names of groups, such as ("views", "dino").
         """
         target_group = targets()[target_name].options if target_name in targets() else None
         if target_group and self.predicts_patches:
@@ -317,10 +326,10 @@ def _check_rows(part: ObjectiveDeclaration | TargetDeclaration, prefix: str) -> 
 
 
 def plugin_rows(objective_name: str, target_name: str) -> list[Row]:
-    """Return the metrics and baselines of an objective and a target that plugins declare.
+    """Return the metrics and baselines of an objective and a target, if plugins declare them.
 
-    In a run of this objective and target, these rows take precedence over rows of this package with
-    the same name.
+    An objective or target of this package adds nothing to the result. In a run with the objective
+    and target, the returned rows take precedence over rows of this package with the same name.
     """
     parts = (objectives().get(objective_name), targets().get(target_name))
     return [row for part in parts if part and is_from_plugin(type(part)) for row in part.metrics]
@@ -332,9 +341,9 @@ def is_from_plugin(kind: type) -> bool:
 
 
 def withdraw(name: str) -> None:
-    """Remove the objective and the target with this name that a plugin declared.
+    """Remove the objective and the target with this name, if a plugin declared them.
 
-    Called if the plugin raises an error after the declaration.
+    Used if a plugin first declares an objective or a target and then raises an error.
     """
     registries: tuple[dict[str, Any], ...] = (_OBJECTIVES, _TARGETS)
     for registered in registries:
@@ -346,8 +355,8 @@ def withdraw(name: str) -> None:
 def _declare_package_objectives() -> None:
     """Declare the objectives and targets of this package, once per process.
 
-    The package of objectives is imported here and not at the top of this module, because the
-    package imports this module.
+    ssl_vit.objectives imports this module, so this module cannot import ssl_vit.objectives at the
+    top.
     """
     importlib.import_module(FOUND_IN).declare_all()
 
@@ -389,8 +398,9 @@ def target(name: str) -> TargetDeclaration:
 def find_objective_or_stub(name: str) -> ObjectiveDeclaration:
     """Return the objective with this name, or a stub for an unknown name.
 
-    An objective is unknown if, for example, its plugin has not run. The stub has the attributes
-    that a run with this objective recorded or, without a record, only the name.
+    An objective is unknown if, for example, its plugin has not run. If a run with this objective
+    recorded attributes (`remember_recorded`), the stub has these attributes. Otherwise the stub has
+    only the name.
     """
     known = objectives().get(name) or _RECORDED.get(name)
     if known is None:
@@ -403,11 +413,12 @@ def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> b
     """Return whether an encoder with collapsed features may reach the best value of a metric.
 
     Features have collapsed if they are the same for all images. Objectives and targets list such
-    metrics in `no_measure`. The target counts only if the objective predicts patches. In a sum of
-    objectives, the metric `supervised/loss` belongs to the part `supervised`.
+    metrics in `no_measure`. The list of the target counts only if the objective predicts patches,
+    or if the objective is unknown. In a sum of objectives, the metric `supervised/loss` belongs to
+    the part `supervised`, whose list counts.
 
     Args:
-        metric: Full name of the metric.
+        metric: Flat name of the metric, such as `loss` or `supervised/loss`.
         objective_name: Objective of the run.
         target_name: Target of the run.
     """
@@ -426,8 +437,16 @@ def may_reward_collapse(metric: str, objective_name: str, target_name: str) -> b
 def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
     """Return a record of a plugin's objective and target for environment.json.
 
-    Pages, lists and reports do not run plugins. They pass this record to `remember_recorded`
-    instead. The record holds names and titles, the rows of metrics, and `no_measure`.
+    Pages, lists and reports do not run plugins. They know the objective from this record (see
+    `remember_recorded`).
+
+    Args:
+        objective_name: Name of the objective.
+        target_name: Name of the target, or None. An unknown target is left out of the record.
+
+    Returns:
+        For example {"objective": "mine", "title": "...", "labels": False, "target": None,
+        "metrics": [...], ...}. The fields are those of `records.run.Declared`.
 
     Raises:
         UserError: No objective has this name.
@@ -448,7 +467,7 @@ def to_record(objective_name: str, target_name: str | None) -> dict[str, Any]:
 def remember_recorded(recorded: "Declared") -> None:
     """Store the record of a plugin's objective and target (`to_record`) in this process.
 
-    `find_objective_or_stub` and `may_reward_collapse` use the record if the plugin does not run.
+    If the plugin has not run, `find_objective_or_stub` and `may_reward_collapse` use the record.
     """
     stub = ObjectiveDeclaration()
     for key in RECORDED:
@@ -460,7 +479,10 @@ def remember_recorded(recorded: "Declared") -> None:
 
 
 def describe_targets() -> str:
-    """Return the help of `target`, which says what each target predicts for a patch."""
+    """Return the help of the key `target`.
+
+    For example, "What is predicted for each patch. mean_color: SENTENCE; NAME: SENTENCE.".
+    """
     sentences = (
         f"{name}: {target.sentence}" for name, target in targets().items() if target.sentence
     )
@@ -468,7 +490,16 @@ def describe_targets() -> str:
 
 
 def _named(key: str, name: str, known: Mapping[str, D]) -> D:
-    """Return the declaration with this name, or raise a UserError about the key."""
+    """Return the declaration with this name.
+
+    Args:
+        key: `objective` or `target`, the start of the error.
+        name: Name to look up.
+        known: {name: declaration}.
+
+    Raises:
+        UserError: The name is unknown. The error suggests the nearest name.
+    """
     if name not in known:
         raise UserError(f"{key}={name}: {suggest(name, known)} ({ADDED})")
     return known[name]
@@ -483,6 +514,9 @@ def groups() -> list[Group]:
 
 
 def predicts_labels(objective: str) -> bool:
-    """Return whether an objective only predicts labels."""
+    """Return whether an objective only predicts labels, such as `supervised`.
+
+    Return False for a sum of objectives, because its other parts may not predict labels.
+    """
     declared = find_objective_or_stub(objective)
     return declared.labels and not declared.parts

@@ -13,19 +13,19 @@ LONGEST_DEFAULT_NAME = 120
 def default_name(parts: list[str], before: Recipe, recipe: Recipe) -> str:
     """Return the default name of a run, such as `mpp-vit_s16-optim.lr=0.01`.
 
-    The names of the recipe and the presets come first, then each option of the user that changes
-    what is computed. The options are sorted, so that their order does not matter. A long name is
-    cut and ends in a hash.
+    The name begins with `parts`. Each option of the user that changes what is computed follows. The
+    options are sorted by key. A long name is cut and ends in a hash.
 
     Args:
-        parts: Names of the recipe and the presets, and short names of initial weights.
-        before: The recipe before the user's options are applied.
-        recipe: The recipe of the run.
+        parts: Names of the recipe, the data set and the model, and short names of weights, such as
+            ["mpp", "vit_s16"].
+        before: The recipe without the user's options, but with the presets that the user named.
+        recipe: The recipe with the user's options.
     """
     values_before = computed_values(before)
     values = computed_values(recipe)
     default = schema.defaults()
-    # `parts` already names the data set, and initial weights with their network
+    # `parts` already has the data set, the weights and the networks of the weights
     named_keys = {"data.hub"}
     for key, source in recipe.sources().items():
         named_keys |= {key, source.network_key}

@@ -42,7 +42,7 @@ SMALLEST_CROP = 0.1  # the lower bound of data.eval_crop
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config.json of an export that this package made.
+    """Return the content of the config.json of an export that this package made.
 
     Raises:
         UserError: The file is damaged, or another program wrote it.
@@ -55,7 +55,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read(folder: Path, only_ours: bool = False) -> dict[str, Any]:
-    """Return the config.json of an export, and check the types of the keys that are used.
+    """Return the content of an export's config.json, and check the types of the keys in use.
 
     Args:
         folder: Folder of the export.
@@ -69,9 +69,9 @@ def read(folder: Path, only_ours: bool = False) -> dict[str, Any]:
 
 
 def add_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Add the SHA-256 digests of files in the same folder to the content of a config.json.
+    """Return the content of a config.json with the SHA-256 digests of files in the same folder.
 
-    timm and transformers ignore the added key.
+    The added key is "sha256": {"model.safetensors": digest}. timm and transformers ignore this key.
 
     Args:
         config: Content of the config.json.
@@ -83,7 +83,8 @@ def add_digests(config: dict[str, Any], files: Mapping[str, bytes]) -> dict[str,
 def check_digest(folder: Path, name: str, prefix: str) -> None:
     """Check that a file of an export has the digest in config.json.
 
-    A file without a digest passes, for example in an export that another program made.
+    If config.json has no digest for the file, nothing is checked. For example, exports of other
+    programs have no digests.
 
     Args:
         folder: Folder of the export.
@@ -115,7 +116,7 @@ def check_weights(folder: Path, name: str, prefix: str, framework: str = "numpy"
 
     Raises:
         UserError: The file was damaged or replaced, or a weight is NaN or infinite.
-        OSError, ValueError: As in `check_digest`.
+        OSError, ValueError: The file or config.json is missing or damaged.
     """
     check_digest(folder, name, prefix)
     tensor_name = nonfinite_weight(folder / name, framework)
@@ -144,7 +145,11 @@ def first_nonfinite(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def unsupported(config: dict[str, Any]) -> str | None:
-    """Return why an encoder with this config.json cannot be loaded, or None if it can."""
+    """Return why an encoder with this config.json cannot be loaded.
+
+    For example, "hidden_act=relu. Only hidden_act=gelu can be loaded". Return None if the encoder
+    can be loaded.
+    """
     if config.get("model_type") != "vit":
         if "architecture" in config:
             return None
@@ -173,8 +178,9 @@ def read_normalisation(folder: Path) -> dict[str, list[float]]:
     """
     config = _read(folder, "config.json")
     if config.get("model_type") == "vit":
-        # Image processors of transformers cannot read every image, for example with 5 channels.
-        # Exports of this package then have no preprocessor_config.json, but the key `pixels`.
+        # Image processors of transformers cannot read some images, such as images with 5 channels.
+        # For such images, an export of this package has the key `pixels` in config.json instead of
+        # a preprocessor_config.json.
         processor = _read(folder, "preprocessor_config.json") or config.get("pixels", {})
         statistics = _of_image_processor(processor, config.get("num_channels", 3))
     else:
@@ -211,9 +217,10 @@ def _of_image_processor(processor: Mapping[str, Any], channels: int) -> dict[str
 
 
 def read_pixel_format(folder: Path) -> dict[str, Any]:
-    """Return the options `channels` and `range` of the images, or nothing for 8-bit RGB.
+    """Return the options `channels` and `range` of the images.
 
-    An export that another program made has no `range`.
+    For example {"channels": 5, "range": [0, 65535]}. Return {} for 8-bit RGB, and only `channels`
+    if the export does not say the range, as in exports of other programs.
     """
     config = _read(folder, "config.json")
     if pixels := config.get("pixels"):
@@ -238,7 +245,11 @@ def read_eval_crop(folder: Path) -> dict[str, Any]:
 def eval_crop_of_timm(pretrained: Mapping[str, Any]) -> dict[str, Any]:
     """Convert `crop_pct` and `crop_mode` of timm to the options `eval_mode` and `eval_crop`.
 
-    Return an empty dictionary if the two options cannot describe the cropping.
+    For example, {"crop_pct": 0.9} gives {"eval_mode": "crop", "eval_crop": 0.9}. Return an empty
+    dictionary if the two options cannot describe the cropping.
+
+    Args:
+        pretrained: timm's pretrained_cfg.
     """
     crop = pretrained.get("crop_pct")
     mode = pretrained.get("crop_mode") or CROP_MODE
@@ -273,7 +284,8 @@ def eval_crop_of_transformers(processor: dict[str, Any]) -> dict[str, Any]:
     if not (is_cropped and side and shortest_edge and side <= shortest_edge):
         return {}
     share = side / shortest_edge
-    # The evaluation resizes to floor(side / share). Rounding could make this one pixel too small.
+    # The evaluation resizes to floor(side / share), which must give shortest_edge again. Rounding
+    # can give one pixel less. A slightly smaller share prevents this.
     if math.floor(side / share) < shortest_edge:
         share = math.nextafter(share, 0)
     return _centre_crop(share)
@@ -282,21 +294,26 @@ def eval_crop_of_transformers(processor: dict[str, Any]) -> dict[str, Any]:
 def _centre_crop(share: float) -> dict[str, Any]:
     """Return the options of a centre crop, or an empty dictionary if the share is out of bounds.
 
-    With a tiny share in a file of another program, resized images would take gigabytes.
+    Images are resized to the side of the crop divided by the share. With a tiny share, a resized
+    image would take gigabytes.
     """
     return {"eval_mode": "crop", "eval_crop": share} if SMALLEST_CROP <= share <= 1 else {}
 
 
 def is_timm_format(config: Values) -> bool:
-    """Return whether a config.json has timm's format and another program wrote it."""
+    """Return whether another program wrote this config.json in timm's format.
+
+    Files of this package in timm's format also have the key `sha256` or `encoder`.
+    """
     return "architecture" in config and not {DIGESTS, "encoder"} & config.keys()
 
 
 def model_values(config: Values) -> Values:
     """Return the {key of Model: value} that a config.json describes.
 
-    Return an empty dictionary if the file does not have all sizes. Files of timm do not, because
-    the name of the architecture implies most sizes.
+    For example {"name": "vit_192x12_p16", "timm": "vit_base_patch16_224", "width": 192, ...}.
+    Return an empty dictionary for a file of timm, or if a size is missing. A file of timm need not
+    have sizes, because the name of the architecture implies the sizes.
     """
     if config.get("model_type") == "vit":
         sizes = {key: config[name] for key, name in VIT_KEYS.items()}
@@ -317,8 +334,7 @@ def model_values(config: Values) -> Values:
             "heads": args["num_heads"],
             "mlp": round(args["mlp_ratio"] * args["embed_dim"]),
         }
-    # The model is named after its sizes, because `architecture` may stand for other sizes, as
-    # always for files of transformers
+    # The name is made from the sizes, because the usual sizes of `architecture` may be others
     name = f"vit_{sizes['width']}x{sizes['depth']}_p{sizes['patch']}"
     encoder = config.get("encoder") or {}  # written by this package, see `encoder_options`
     options = {key: encoder[key] for key in ENCODER_KEYS if key in encoder}
@@ -328,9 +344,9 @@ def model_values(config: Values) -> Values:
 def encoder_options(model: Model) -> dict[str, Any]:
     """Return the value of the key `encoder` in an export's config.json.
 
-    For example {"timm": "vit_base_patch16_224", "registers": 4, "positions": "rotary", ...}. Return
-    an empty dictionary for a classic Vision Transformer, in which all VARIANT_KEYS have defaults.
-    The arguments of timm then describe the model completely.
+    For example {"timm": "vit_base_patch16_224", "registers": 4, "positions": "rotary", ...}. If
+    all VARIANT_KEYS have their defaults (a classic Vision Transformer), return an empty dictionary,
+    because the arguments of timm in config.json then describe the model completely.
     """
     default = Model()
     if all(getattr(model, key) == getattr(default, key) for key in VARIANT_KEYS):
@@ -341,7 +357,8 @@ def encoder_options(model: Model) -> dict[str, Any]:
 def preprocessing_values(folder: Path) -> Values:
     """Return the preprocessing that an export describes, as {dotted key: value}.
 
-    It consists of pixel format, normalisation and cropping (`data.mean`, `data.eval_crop`).
+    For example {"data.mean": [...], "data.std": [...], "data.eval_mode": "crop", ...}. The values
+    describe the pixel format, the normalisation and the cropping.
     """
     values = read_pixel_format(folder) | read_normalisation(folder) | read_eval_crop(folder)
     return {f"data.{key}": value for key, value in values.items()}
@@ -350,8 +367,7 @@ def preprocessing_values(folder: Path) -> Values:
 def feature_values(folder: Path) -> dict[str, Any]:
     """Return the name and the arguments of the architecture from config.json.
 
-    Two networks with the same recipe may differ in these values. The arguments for pooling are left
-    out, because `InitSource.pooling` returns the pooling.
+    The arguments for pooling are left out, because `InitSource.pooling` returns the pooling.
 
     Returns:
         {"architecture": name, "model_args": {argument: value}}.
@@ -386,9 +402,10 @@ def read_pooling(folder: Path) -> str:
 
 
 def read_image_size(folder: Path) -> int | None:
-    """Return the side of the encoder's images in pixels, or None if config.json does not have it.
+    """Return the side of the encoder's images in pixels.
 
-    If config.json has a height and a width, return the width.
+    If config.json has a height and a width, return the width. If config.json has no size, return
+    None.
     """
     side = next(reversed(image_sides(read(folder))), None)
     return side if isinstance(side, int) else None
@@ -398,7 +415,7 @@ def image_sides(config: Values) -> list[int]:
     """Return the size in pixels of the images that the position embeddings were made for.
 
     Returns:
-        One number (the side of a square), or height and width. Empty if config.json has no size.
+        [side] for a square, or [height, width]. Empty if config.json has no size.
     """
     size = (config.get("model_args") or {}).get("img_size", config.get("image_size"))
     if size is None:
@@ -408,7 +425,10 @@ def image_sides(config: Values) -> list[int]:
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    """Return config.json, or preprocessor_config.json, which may be missing and is then empty."""
+    """Return the content of config.json or preprocessor_config.json.
+
+    Return an empty dictionary if preprocessor_config.json is missing.
+    """
     if name == "config.json":
         return read(folder)
     path = folder / name

@@ -45,13 +45,16 @@ class Given:
         return [f"{key}={self.text(key)}" for key in self.values]
 
     def text(self, key: str) -> str:
-        """Return the value of a key as text, as the user typed or would type it."""
+        """Return the value of a key as the user typed it, or as the user would type it.
+
+        For a value from Python, True gives "true".
+        """
         if key in self.texts:
             return self.texts[key]
         return words.write(key, self.values[key]).removeprefix(f"{key}=")
 
     def with_values(self, values: Values) -> "Given":
-        """Return a copy with more values, which replace present values of the same keys."""
+        """Return a copy with more values. A new value replaces a present value of the same key."""
         texts = {key: text for key, text in self.texts.items() if key not in values}
         return replace(self, values=self.values | values, texts=texts)
 
@@ -74,7 +77,11 @@ class Arguments(NamedTuple):
     pairs: Pairs | None = None
 
     def split(self, keys: Collection[str]) -> tuple["Arguments", "Arguments"]:
-        """Split the arguments into those that set some keys, and all others."""
+        """Split the arguments into arguments that set some keys, and all other arguments.
+
+        For example, ["recipe=mpp", "--json"] with the keys ["json"] gives ["--json"] and
+        ["recipe=mpp"].
+        """
         words_of_keys = [word for word in self.words if word.lstrip("-").partition("=")[0] in keys]
         other_words = [word for word in self.words if word not in words_of_keys]
         if self.pairs is None:
@@ -123,11 +130,11 @@ class Unread(NamedTuple):
     def take(self, keys: Collection[str]) -> tuple[dict[str, str], "Unread"]:
         """Split off some keys, and return {key: text} and the remaining keys.
 
-        Studies split off keys that belong to no recipe. For example, `encoder=runs/mpp` is the
-        value of a placeholder `encoder` in the file of a study.
+        Studies split off keys that belong to no recipe. For example, the file of a study may have a
+        placeholder `encoder`, and the user gives the value with `encoder=runs/mpp`.
 
         Raises:
-            UserError: A key is given twice, or a value is neither a text nor a path.
+            UserError: A key has two different values, or a value is neither a text nor a path.
         """
         taken: Values = {key: text for key, text in self.texts.items() if key in keys}
         pairs = [(key, value) for key, value in self.pairs or () if key in keys]
@@ -157,8 +164,8 @@ class Unread(NamedTuple):
         Values are converted to the types of the keys. `load.resolve` checks bounds later.
 
         Raises:
-            UserError: A key is unknown or given twice, a value has a type that no key can have, or
-                the key `sweep` asks for several runs.
+            UserError: The plugin raises an error, a key is unknown or has two different values, a
+                value has a type that no key can have, or the key `sweep` asks for several runs.
         """
         if SWEEP in self.keys:
             text = "this function makes a single run. For a sweep, use ssl_vit.study"
@@ -176,7 +183,7 @@ class Unread(NamedTuple):
 
 
 def from_words(options: Iterable[str]) -> Given:
-    """Read the values of a recipe from arguments of the form key=value.
+    """Read the values of a recipe from arguments such as ["recipe=mpp", "optim.lr=0.1"].
 
     Raises:
         UserError: An argument is not key=value, or as in `Unread.read`.
@@ -185,7 +192,7 @@ def from_words(options: Iterable[str]) -> Given:
 
 
 def from_values(values: Mapping[str, Any]) -> Given:
-    """Read the values of a recipe from {dotted key: value}, such as the options of a task.
+    """Read the values of a recipe from {dotted key: value}, such as {"optim.lr": 0.1}.
 
     Raises:
         UserError: As in `Unread.read`.
@@ -197,10 +204,11 @@ def from_python(options: Options, keywords: Mapping[str, Any]) -> Given:
     """Read the values of a recipe from the arguments of a Python function.
 
     Args:
-        options, keywords: As in `python_arguments`.
+        options: First argument of the function, such as "recipe=mpp" (see `python_arguments`).
+        keywords: Keyword arguments of the function, such as recipe="mpp".
 
     Raises:
-        UserError: As in `python_arguments` and `Unread.read`.
+        UserError: `options` has an unknown form, or as in `Unread.read`.
     """
     arguments = python_arguments(options, keywords)
     return Unread(words.parse(arguments.words), arguments.pairs).read()
@@ -229,10 +237,10 @@ def python_arguments(
 
 
 def add_pairs(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
-    """Add keys and values to a dictionary.
+    """Add keys and values to a dictionary, in place.
 
     Raises:
-        UserError: A key already has another value.
+        UserError: A key already has another value. The same value is no error.
     """
     for key, value in pairs:
         if key in values and values[key] != value:
@@ -243,6 +251,8 @@ def add_pairs(values: Values, pairs: Iterable[tuple[str, Any]]) -> None:
 
 def plain_value(key: str, value: Any) -> Any:
     """Convert a value from Python to the type of a key (`keys.convert`), without checking bounds.
+
+    For example, a NumPy float of 0.1 gives 0.1, and a Path gives a text.
 
     Raises:
         UserError: The value has a type that no key can have, is None for a key that does not take
@@ -276,7 +286,7 @@ def check_type(key: str, value: Any) -> None:
     elif isinstance(value, Mapping):
         for item in value.values():
             check_type(key, item)
-    # a NumPy number has an empty shape
+    # anything that is neither one of these types nor a NumPy number, which has an empty shape
     elif not (
         isinstance(value, str | bool | int | float | os.PathLike | None)
         or getattr(value, "shape", None) == ()
@@ -289,6 +299,9 @@ def check_type(key: str, value: Any) -> None:
 
 def _option_words(options: Any, positional: str) -> list[str]:
     """Convert options that are a path, a string or a list of strings to arguments key=value.
+
+    For example, "recipe=mpp seed=1" gives ["recipe=mpp", "seed=1"]. With `positional="init"`,
+    "runs/mpp" gives ["init=runs/mpp"].
 
     Args:
         options: Options that are not a mapping.

@@ -21,11 +21,12 @@ A_STUDY = f"recipe={recipe_files.STUDIES}/"
 def groups() -> dict[str, str]:
     """Return {name of a group of keys: help of the group}, in the order of --help.
 
-    The first name is empty, for keys without a group.
+    For example {"": "The run.", "data": ..., "model": ..., ...}. The empty name stands for keys
+    without a group, such as `seed`.
     """
     summaries = {"": "The run."}
     for name, info in Recipe.model_fields.items():
-        # the groups of objectives and targets, which are no fields of Recipe, precede `target`
+        # the groups of objectives and targets are no fields of Recipe; list them before `target`
         if name == "target":
             summaries |= {group.name: summary(group.kind) for group in all_groups()}
         if isinstance(info.annotation, type) and issubclass(info.annotation, Keys):
@@ -34,7 +35,10 @@ def groups() -> dict[str, str]:
 
 
 def members(group: str) -> list[Key]:
-    """Return the keys of a group. The keys that change what a run computes come first."""
+    """Return the keys of a group.
+
+    Keys that change what a run computes come first. An empty name gives the keys without a group.
+    """
     keys_of_group = [
         member for key, member in all_keys().items() if key.rpartition(".")[0] == group
     ]
@@ -42,7 +46,11 @@ def members(group: str) -> list[Key]:
 
 
 def meaning(option: Key) -> str:
-    """Return the help of an option, and which other option it needs, if any."""
+    """Return the help of an option.
+
+    If the option needs a value of another option, the help ends with a sentence such as "Needs
+    optim.schedule=wsd."
+    """
     if option.name == "target":
         return declaration.describe_targets()
     if option.requires:
@@ -60,7 +68,8 @@ def allowed(option: Key) -> str:
         return ""
     if not option.metavar:
         return option.expected
-    # --help shows a placeholder, such as N in images=N. null is the default, so leave it out.
+    # --help shows a placeholder instead of the default, such as N in images=N. The default of such
+    # an option is null, which need not be listed.
     if option.choices is not None or {bool, int, float} & option.types:
         return option.expected.removesuffix(" or null")
     return ""  # a placeholder such as FOLDER in out=FOLDER says enough
@@ -83,13 +92,14 @@ def heading(option: Key) -> str:
 def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
     """Return the --help of a tool: purpose, examples and options.
 
-    For a tool that runs recipes, also list the keys that are changed most often, with the values of
-    the recipe that the arguments name.
+    For a tool with LISTS_ALL_KEYS, such as pretrain, also list the keys of recipes that are changed
+    most often, with the values of the recipe that the arguments name.
 
     Args:
         kind: Options of the tool.
-        arguments: Other arguments of the command line: key=value, and names of groups. If groups
-            are named, only their keys are listed. EVERY names all groups.
+        arguments: Other arguments of the command line, such as ["recipe=mpp", "optim"]: key=value,
+            and names of groups. If groups are named, only the keys of these groups are listed. The
+            name EVERY means all groups.
 
     Raises:
         UserError: An argument is wrong.
@@ -99,7 +109,7 @@ def tool_help(kind: type[ToolOptions], arguments: Sequence[str] = ()) -> str:
         arguments = group_names  # a study is no recipe, so there are no values to list
     resolved, values = None, {}
     if kind.recipes == LISTS_ALL_KEYS or (kind.recipes and group_names):
-        # This runs the plugin that the arguments name. Its groups are known to `groups` afterwards.
+        # This runs the plugin that the arguments name. After that, `groups` includes its groups.
         resolved = _resolve(arguments)
         values = resolved.recipe.values() if resolved else schema.defaults()
     known = [name for name in group_names if name in groups() or name == EVERY]
@@ -157,7 +167,10 @@ def _resolve(arguments: Sequence[str]) -> Resolved | None:
 
 
 def _title(resolved: Resolved | None) -> str:
-    """Return the end of a heading, which names the recipe whose values are listed."""
+    """Return the end of a heading, such as ", with the values of recipe=mpp (base: NAME)".
+
+    Return an empty string without a recipe.
+    """
     if resolved is None:
         return ""
     bases = recipe_files.bases(resolved.file) if resolved.file else []
@@ -170,7 +183,10 @@ def _key_heading(option: Key, values: dict[str, object]) -> str:
 
 
 def _lines(options: Iterable[tuple[Key, str]]) -> list[str]:
-    """Return the lines of --help for options: headings with allowed values, and meanings.
+    """Return the lines of --help for options.
+
+    Each option has a heading such as "optim.clip=1.0   (a number above 0 or null)", and its meaning
+    below the heading.
 
     Args:
         options: Each option with its heading, such as `optim.lr=0.001`.

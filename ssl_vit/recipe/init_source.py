@@ -52,8 +52,8 @@ class LocalWeights(NamedTuple):
 class InitSource:
     """Source of trained or random weights, such as the value of `init=`.
 
-    Files are looked up only when a method needs them, because a run that resumes from a checkpoint
-    no longer needs its initial weights, and the files may have been deleted.
+    Files are looked up only when a method needs them. A run that resumes from a checkpoint needs no
+    initial weights, so the files may have been deleted.
 
     Attributes:
         place: Value of the option: scratch, timm:NAME, hf-hub:USER/NAME, a file or a folder.
@@ -92,7 +92,10 @@ class InitSource:
 
     @property
     def public_name(self) -> str:
-        """Place without private information: only the last part of a local path."""
+        """Place without private information.
+
+        For a local path, this is only the last part: `mpp` for /home/me/runs/mpp.
+        """
         return Path(self.place).name if self.is_local else self.place
 
     @property
@@ -115,14 +118,18 @@ class InitSource:
     def network_key(self) -> str:
         """Key of the recipe whose value describes the network of these weights.
 
-        The key `distill.teacher` gives `distill.network`, whose value comes from `network_values`.
-        The key `init` gives an empty string, because the group `model` describes this network.
+        - `distill.teacher` gives `distill.network`, whose value comes from `network_values`.
+        - `init` gives an empty string, because the group `model` describes the network of `init`.
         """
         group = self.key.rpartition(".")[0]
         return f"{group}.network" if group else ""
 
     def locate(self) -> LocalWeights:
-        """Check the place of the weights, and return the folders of local weights.
+        """Check that the place can hold weights, and return the folders of local weights.
+
+        For example, `runs/mpp` gives LocalWeights(export=runs/mpp/export, run=runs/mpp). Weights of
+        timm and on the Hub are not looked up: the result is LocalWeights(None, None), also for
+        scratch.
 
         Raises:
             UserError: The place does not exist, the folder is a run that has not finished, the
@@ -183,8 +190,8 @@ class InitSource:
             names: Names of the files to download.
 
         Raises:
-            UserError: The Hub has no such repository or revision, the repository holds no encoder
-                that can be loaded, or as in `locate`.
+            UserError: The Hub has no such repository or revision, the export is no encoder that can
+                be loaded, or local weights do not exist or are unfinished (`locate`).
         """
         prefix = self.option
         folder = self.locate().export
@@ -207,16 +214,21 @@ class InitSource:
         """Return what is known about the weights without reading them, as {dotted key: value}.
 
         The values describe the model (`model.width`), the normalisation (`data.mean`), and how an
-        evaluation resizes and crops (`data.eval_crop`). Sources are timm for timm:NAME, recipe.yaml
-        for a run, and config.json for an export. For other weights, the result is empty.
+        evaluation resizes and crops (`data.eval_crop`).
+
+        - timm:NAME: timm describes the weights.
+        - A run: recipe.yaml describes the model, and config.json of the export the rest.
+        - An export: config.json and preprocessor_config.json describe the weights. If config.json
+          lacks the sizes, timm builds the network to find them.
+        - Scratch and .npz files: the result is empty.
 
         Args:
-            model: Whether to describe the model even if timm must build the network, which imports
-                torch. False if the user names the model.
+            model: Whether timm may build the network to describe the model. This imports torch. Use
+                False if the user names the model.
 
         Raises:
-            UserError: The files cannot be read or name no Vision Transformer of timm that this
-                package can train, or as in `fetch_export`.
+            UserError: The weights do not exist, the files cannot be read, or timm cannot build the
+                network as a Vision Transformer that this package can train.
         """
         model_values: Values = {}
         if self.is_timm:
@@ -240,15 +252,16 @@ class InitSource:
         return {f"model.{key}": value for key, value in model_values.items()} | data_values
 
     def network_values(self) -> Values:
-        """Return all values that are needed to build the network.
+        """Return all values that are needed to build the network, for example of a teacher.
 
-        Besides `model.width` and similar keys, these are the pixel format and the normalisation
-        (`data.channels`, `data.mean`), `pool` (see `pooling`) and, for an export, `eps` of the
-        layer norms.
+        Returns:
+            {key: value} with the keys of `model` (`model.width`), the pixel format and the
+            normalisation (`data.channels`, `data.mean`), `pool` (see `pooling`) and, for an export,
+            `eps` of the layer norms.
 
         Raises:
-            UserError: The source is scratch, nothing describes the network, or as in
-                `read_description`.
+            UserError: The source is scratch, nothing describes the network, or the description
+                cannot be read.
         """
         described = {} if self.is_scratch else self.read_description()
         if "model.width" not in described:
@@ -275,15 +288,19 @@ class InitSource:
 
     @property
     def _folder_hint(self) -> str:
-        """End of errors about timm:NAME: a hint if NAME is a folder, otherwise empty."""
+        """End of errors about timm:NAME.
+
+        If NAME is a folder on this machine, the user probably meant the folder, and the hint says
+        how to name it. Otherwise the hint is empty.
+        """
         name = self.timm_name
         return f" (for the folder {name}, use {self.key}={name})" if Path(name).is_dir() else ""
 
     def _built_by_timm(self) -> timm_models.TimmDescription:
         """Build the network of weights in timm's format, and return a description.
 
-        The architecture and the arguments for timm come from config.json. timm:NAME gives only the
-        architecture.
+        For an export, the architecture and the arguments for timm come from config.json. For
+        timm:NAME, NAME is the architecture, and there are no arguments.
 
         Raises:
             UserError: The network is no Vision Transformer or Eva that can be an encoder.
@@ -297,8 +314,8 @@ class InitSource:
         try:
             return timm_models.describe(name, args)
         except (ValueError, UserError) as error:
-            # No hint for a name such as vit_*: the user cannot replace a Vision Transformer by
-            # another model=
+            # For other networks, such as a ResNet, model= can name the network. For a Vision
+            # Transformer such as vit_*, model= would not help.
             hint = ". To name the network yourself, use model="
             if name.startswith(TRANSFORMERS):
                 hint = ""
@@ -307,12 +324,13 @@ class InitSource:
     def feature_values(self) -> dict[str, Any]:
         """Return the values, besides weights and recipe, that change the features of an encoder.
 
-        They are read from the folder of the weights: the pooling (`pool`), the name and arguments
-        of the architecture and, for a run, the options that choose the feature for the classifier
-        (`supervised.pool`, `supervised.hidden`). For weights without a folder, the result is empty.
+        Returns:
+            {name: value}, such as {"pool": "token", "architecture": ..., "model_args": {...}}. For
+            a run, the options that choose the feature for the classifier are added
+            (`supervised.pool`, `supervised.hidden`). Empty for weights without config.json.
 
         Raises:
-            UserError: As in `read_description`.
+            UserError: The weights do not exist, or their files cannot be read.
         """
         folder = self.fetch_export("config.json")
         if folder is None:
@@ -338,10 +356,11 @@ class InitSource:
     def images(self) -> Values:
         """Return the group `data` of the run that made the weights, as {dotted key: value}.
 
-        Return an empty dictionary if the folder of this run is unknown.
+        Return an empty dictionary if no run made the weights, or if the run's folder is unknown.
 
         Raises:
-            UserError: The run's recipe.yaml cannot be read, or as in `locate`.
+            UserError: The run's recipe.yaml cannot be read or names no images, or the weights do
+                not exist.
         """
         run = self.locate().run
         if run is None:
@@ -355,8 +374,8 @@ class InitSource:
     def pooling(self) -> str:
         """Return how the network pools tokens into a feature.
 
-        Return "avg" (the mean of the patch tokens) if the folder of the weights, or timm, says
-        "avg". Otherwise return "token" (the class token), also for networks without tokens.
+        - "avg" (the mean of the patch tokens): if the folder of the weights, or timm, says so.
+        - "token" (the class token): otherwise, and also for networks without tokens.
         """
         folder = self.fetch_export("config.json")
         if self.is_timm or (folder and export_files.is_timm_format(export_files.read(folder))):
@@ -368,7 +387,7 @@ class InitSource:
         """Return the side in pixels of the training images of the weights, or None if unknown.
 
         Raises:
-            UserError: As in `read_description`.
+            UserError: The weights do not exist, or their files cannot be read.
         """
         if self.is_timm:
             return int(self._published().input_size[-1])
@@ -391,11 +410,13 @@ class InitSource:
     def identity(self) -> dict[str, Any]:
         """Return the identity of local weights for environment.json, to detect later changes.
 
-        It has hashes of the files of weights, and the `feature_values`, which also change the
-        features. It is empty if the weights are not on this machine, or no longer exist.
+        Returns:
+            For example {"file": hash, "heads": hash, "pool": "token", ...}: hashes of the files of
+            weights, and the `feature_values`. Empty if the weights are not on this machine, or no
+            longer exist.
 
         Raises:
-            UserError: As in `feature_values`.
+            UserError: config.json or recipe.yaml next to the weights cannot be read.
         """
         weights_hash = self.weights_hash()
         if weights_hash is None:
@@ -411,11 +432,11 @@ class InitSource:
         """Return the cost of the run that made the weights, and of all runs before it.
 
         Returns:
-            {"exaflop": ..., "device_hours": ...}: 0 if unknown. exaflop is None if operations were
-            not counted.
+            {"exaflop": ..., "device_hours": ...}. Both are 0 if no run made the weights, or if the
+            run has no result.json. exaflop is None if operations were not counted.
 
         Raises:
-            UserError: The run's result.json is damaged, or as in `locate`.
+            UserError: The run's result.json is damaged, or the weights do not exist.
         """
         run = self.locate().run
         if run is None or not (run / "result.json").exists():
@@ -429,7 +450,10 @@ class InitSource:
 
 
 def file_hash(path: Path) -> str | None:
-    """Return a hash of a file's content, or None if the file cannot be read."""
+    """Return a hash of a file's content (16 hexadecimal digits of the SHA-256).
+
+    Return None if the file cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]

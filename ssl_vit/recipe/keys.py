@@ -88,15 +88,23 @@ def summary(kind: type) -> str:
 
 
 def section(kind: type, title: str) -> str:
-    """Return the content of a docstring's section, such as `Attributes`, with the indentation.
+    """Return the content of a section of a class's docstring, with the indentation.
 
-    A class without a docstring inherits the docstring of the parent class.
+    If the class has no docstring, the docstring of the parent class is read.
+
+    Args:
+        kind: Class.
+        title: Title of the section, such as `Attributes`.
     """
     return (inspect.getdoc(kind) or "").partition(f"\n{title}:\n")[2].partition("\n\n")[0]
 
 
 def attributes(kind: type) -> dict[str, str]:
-    """Return {attribute: meaning} from the section `Attributes` of a class's docstring."""
+    """Return {attribute: meaning} from the section `Attributes` of a class's docstring.
+
+    For example, {"momentum": "Momentum.", ...}.
+    """
+    # the split gives ["", name, text, name, text, ...]
     parts = re.split(r"^ {4}(\w+): ", section(kind, "Attributes"), flags=re.MULTILINE)
     return {
         name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)
@@ -125,11 +133,11 @@ def key(
             effect of the whole group (`Keys.effect`).
         from_init: Whether initial weights (`init=`) set the key. Default: as for the whole group
             (`Keys.from_init`).
-        names_weights: Whether the value names trained weights, such as `init`. For a key in a
-            group, such as `distill.teacher`, the key `distill.network` is set to a description of
-            the network.
-        requires: Condition (dotted key, value, ...). The new key has an effect only if the key in
-            the condition has one of the values.
+        names_weights: Whether the value names trained weights, as for `init`. If the key is in a
+            group, the group must also have a key `network`, which `resolve` sets to a description
+            of the network. For example, `distill.teacher` has `distill.network`.
+        requires: Condition (dotted key, value, ...), such as ("optim.schedule", "wsd"). The new key
+            has an effect only if the key in the condition has one of the values.
         form: How a tool's option is typed, if not as key=VALUE: FLAG (--key) or WORD (VALUE alone).
         metavar: Placeholder in --help for the value of a tool's option without a default.
         bounds: Arguments of pydantic.Field (gt, ge, le, lt; min_length and max_length of a list).
@@ -266,7 +274,10 @@ def _properties(group: type[Keys]) -> dict[str, Any]:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """Yield the members of a union, or the type itself if it is no union."""
+    """Yield the members of a union: `int | None` gives int and NoneType.
+
+    A type that is no union is yielded itself. The outer Annotated is removed.
+    """
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if isinstance(annotation, types.UnionType) or (typing.get_origin(annotation) is typing.Union):
@@ -277,7 +288,10 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 
 def _atoms(annotation: Any) -> Iterator[Any]:
-    """Yield the types of a value. For a list, yield the types of the elements."""
+    """Yield the types of a value: `int | None` gives int and NoneType.
+
+    For a list, yield the types of the elements. For a Literal, yield str.
+    """
     for part in _parts(annotation):
         origin = typing.get_origin(part)
         if origin is Literal:
@@ -320,7 +334,7 @@ def describe(schema: Mapping[str, Any], largest: float = math.inf) -> str:
 
 
 def _describe_one(schema: Mapping[str, Any], largest: float) -> str:
-    """Return the JSON Schema of a type that is no union in words."""
+    """Return in words the JSON Schema of a type that is no union."""
     if "expected" in schema:
         return str(schema["expected"])
     if "enum" in schema or "const" in schema:
@@ -344,7 +358,7 @@ def _describe_list(schema: Mapping[str, Any], largest: float) -> str:
     element = schema["items"]
     if "enum" in element:
         return f"a list in brackets: some of {_describe_one(element, largest)}"
-    # "a whole number above 0" is split into "a whole " and " above 0"
+    # "a whole number above 0" is split at "number", into "a whole " and " above 0"
     article, _, bounds = _describe_one(element, largest).partition("number")
     kind = {"a ": "numbers", "a whole ": "whole numbers"}.get(article, "values")
     return f"a list in brackets of {count} {kind}{bounds}"
@@ -386,9 +400,9 @@ def build_validated(
         return model.model_validate(nested)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-    # pydantic locates the value, for example at ("optim", "lr", "float"): the groups, the key and
-    # the type in a union. The key is the longest known prefix: "optim.lr" among "optim", "optim.lr"
-    # and "optim.lr.float".
+    # pydantic gives a location such as ("optim", "lr", "float"): the group, the key, and the type
+    # in a union. The prefixes are "optim", "optim.lr" and "optim.lr.float". The longest prefix that
+    # is a key is the wrong key, here "optim.lr".
     parts = [str(part) for part in first["loc"]]
     prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     keys = [known[name] for name in prefixes if name in known]
@@ -425,7 +439,8 @@ def value_error(key: Key, value: Any, where: str = "", typed: str | None = None)
             hint = key.schema.get("hint")
             end = f" ({hint})" if hint else ""
             return UserError(f"{start}{suggest(wrong[0], choices)}{end}")
-    # Very large bounds are shown only for very large values. `not <=` also includes NaN.
+    # Very large bounds are shown only for very large values and NaN. For NaN, every comparison is
+    # false, so `not <=` is true but `>` would be false.
     is_large = isinstance(value, int | float) and not abs(value) <= LARGEST_SHOWN
     expected = describe(key.schema, math.inf if is_large else LARGEST_SHOWN)
     return UserError(f"{start}expected {expected}")
@@ -434,8 +449,9 @@ def value_error(key: Key, value: Any, where: str = "", typed: str | None = None)
 def _shown_value(key: Key, value: Any, typed: str | None) -> str:
     """Format a wrong value for an error, in one line and shortened.
 
-    A value that the user typed is shown as typed. Quotes show that another value is a text, if the
-    key takes no texts.
+    - A value that the user typed is shown as typed.
+    - A text for a key that takes no texts is shown in quotes: "3" is not the number 3.
+    - Any other value is shown as a user would type it.
     """
     if typed is not None:
         text = typed

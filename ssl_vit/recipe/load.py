@@ -69,7 +69,9 @@ class Resolved:
     names_images: bool = True
 
     def recipe_file(self) -> dict[str, Any]:
-        """Return the recipe file's name and differences from the run, for environment.json.
+        """Return the name of the recipe file, and the keys in which the run differs from the file.
+
+        The result is written to environment.json.
 
         Returns:
             A dictionary with two keys, or an empty dictionary if the user gave a whole Recipe.
@@ -99,7 +101,7 @@ class Resolved:
 
 
 class _Layers:
-    """Merged values of the layers below the user's values, with the origin of each value.
+    """Merged values from all sources except the user, with the origin of each value.
 
     Attributes:
         values: {dotted key: value}.
@@ -113,7 +115,7 @@ class _Layers:
         self.put(FILE, file.own)
 
     def put(self, origin: str, values: Values) -> None:
-        """Add values, which replace present values of the same keys."""
+        """Add values. A new value replaces a present value of the same key."""
         self.values |= values
         self.origins |= dict.fromkeys(values, origin)
 
@@ -162,7 +164,7 @@ def resolve(given: Given, here: bool = True) -> Resolved:
     # raise an error if the objective or the target is unknown
     declaration.objective(str(merged.get("objective", DEFAULT_OBJECTIVE)))
     declaration.target(str(merged.get("target", DEFAULT_TARGET)))
-    # with init=, a wrong value may come from the weights, so errors do not blame the file
+    # errors name the file, except with init=, where a wrong value may come from the weights
     where = "" if init_values else f"{path}: "
     texts = {key: given.text(key) for key in values}
     recipe = schema.build(merged, where, texts)
@@ -202,13 +204,13 @@ def _describe_networks(recipe: Recipe, values: Values) -> Values:
     """Describe the networks of weights other than `init`, such as `distill.teacher`.
 
     Returns:
-        {`distill.network`: description}. The description has the values of `model`, and the mean
-        and std of the pixels that the network expects. A description in the recipe file is kept,
-        and missing here, unless the user gave the weights: a resumed run must not need the files of
-        the weights.
+        {"distill.network": description}. The description has the values of `model`, and the mean
+        and std of the pixels that the network expects. If the recipe already has a description, and
+        the user did not give the weights, the description is not made again. Therefore a resumed
+        run does not need the files of the weights.
 
     Raises:
-        UserError: As in `InitSource.network_values`.
+        UserError: Weights do not exist, or no file describes their network.
     """
     networks: Values = {}
     for key, source in recipe.sources().items():
@@ -237,7 +239,7 @@ def _choose_images(
     4. Otherwise the recipe file decides.
 
     Args:
-        layers: Values below the user's values, to which values are added.
+        layers: Values from all sources except the user, to which values are added.
         values: {dotted key: value} of the user.
         name: NAME of data=NAME, or None if the user did not give data=.
         file: Values of the recipe file.
@@ -287,11 +289,16 @@ def _choose_model(layers: _Layers, name: str | None, start: Values) -> None:
 
 
 def _read_description(source: InitSource, model: bool) -> Values:
-    """Return `InitSource.read_description`, after checking that all keys exist.
+    """Return the description of initial weights, after checking that all keys exist.
+
+    Args:
+        source: Initial weights.
+        model: Whether timm may build the network to describe the model (see
+            `InitSource.read_description`).
 
     Raises:
-        UserError: The recipe.yaml of the weights has an unknown key, or as in
-            `InitSource.read_description`.
+        UserError: The recipe.yaml of the weights has an unknown key, or the weights cannot be
+            described.
     """
     values = source.read_description(model)
     for key in values.keys() - schema.all_keys().keys():
@@ -307,11 +314,11 @@ def resolve_encoder(place: str, given: Given) -> Recipe:
     (EMBEDDED), which are never read.
 
     Args:
-        place: Value of `init=`.
+        place: Value of `init=`, such as `runs/mpp`.
         given: Values of the user.
 
     Raises:
-        UserError: As in `resolve`.
+        UserError: A value is wrong, or values contradict each other (see `resolve`).
     """
     images = {} if names_images_directly(given.values) else {"data": EMBEDDED}
     task = {"recipe": "evaluate", "init": place}
@@ -328,8 +335,8 @@ def resolve_encoder(place: str, given: Given) -> Recipe:
 def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
     """Read a recipe file of another person, and check the relations between its keys.
 
-    Keys that describe that person's machine, such as paths, are not taken over. The images need not
-    exist on this machine.
+    Keys that describe the other person's machine, such as paths, are not taken over. The images
+    need not exist on this machine.
 
     Args:
         path: Path of the recipe file.
@@ -337,7 +344,7 @@ def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
         name: Name of the run. None: the name in the file.
 
     Raises:
-        UserError: As in `resolve`.
+        UserError: The file is not a recipe, or its values contradict each other.
     """
     recipe = schema.without_private(recipe_files.read(path))
     values = recipe.values() | {"out": out, "name": name or recipe.name.replace("/", "_")}
@@ -349,7 +356,7 @@ def from_untrusted(path: Path, out: str, name: str | None) -> Recipe:
 def _check_normalisation(recipe: Recipe, start: Values) -> None:
     """Check that images have the channels and the normalisation that the initial weights expect.
 
-    Weights for 3 channels may be adapted to another number of channels (model.adapt_channels).
+    With `model.adapt_channels=true`, weights for 3 channels may be used for another number.
 
     Args:
         recipe: Recipe of the run.
@@ -378,8 +385,8 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
             raise UserError(
                 f"data.{key}={value}: init={recipe.init} was trained with other values. {remedy}."
             )
-    # Training may adapt an encoder to another range, but a frozen encoder needs the range that it
-    # was trained with
+    # Weights without a range expect 8 bits. Training can adapt an encoder to another range. A
+    # frozen encoder cannot adapt, so an evaluation refuses another range.
     pixel_range = recipe.data.range
     expects_bytes = start and start.get("data.range") is None
     if recipe.objective == "probe" and expects_bytes and pixel_range not in (None, [*BYTES]):
@@ -390,9 +397,9 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
 
 
 def _make_paths_absolute(recipe: Recipe) -> None:
-    """Make paths absolute, so that recipe.yaml repeats the run from any folder.
+    """Make paths in the recipe absolute, so that recipe.yaml repeats the run from any folder.
 
-    These are the paths of the images, the plugin, the weights, and RUN of `resume=RUN@STEP`.
+    The paths are those of the images, the plugin, the weights, and RUN of `resume=RUN@STEP`.
     """
     if recipe.data.path:
         recipe.data.path = str(Path(recipe.data.path).resolve())

@@ -40,9 +40,9 @@ GIVEN = {
 
 
 def _whole(number: float) -> float:
-    """Convert a whole float to an int.
+    """Convert a float without decimals to an int: 2.0 gives 2, and 2.5 stays 2.5.
 
-    timm may expect an int, and 2 and 2.0 must count as the same experiment.
+    Some arguments of timm must be ints. Also, runs with 2 and with 2.0 are the same experiment.
     """
     return int(number) if number == int(number) else number
 
@@ -119,17 +119,21 @@ class Model(Keys):
     def class_token(self) -> bool:
         """Return whether the encoder has a class token.
 
-        A model without a class token has `class_token: false` in `args`.
+        A model without a class token has `class_token: false` in `args`. A missing `class_token`
+        means that the encoder has a class token.
         """
         return self.args.get("class_token") is not False
 
     @property
     def hybrid(self) -> bool:
-        """Return whether the patches are cells of a convolutional feature map."""
+        """Return whether the patches are cut from a convolutional feature map, not from pixels."""
         return HYBRIDS.match(self.timm) is not None
 
     @property
     def opened_by(self) -> str:
-        """Import statement that must run before timm.create_model can open an export."""
+        """Import statement that must run before timm.create_model can build this network.
+
+        The networks of models/resnet.py are known to timm only after an import of that module.
+        """
         is_ours = self.timm in (RESNET, HYBRID)
         return "import timm, ssl_vit.models.resnet" if is_ours else "import timm"

@@ -44,16 +44,16 @@ def is_path(text: str) -> bool:
 def is_new_path(text: str) -> bool:
     """Return whether a folder with this path may be created.
 
-    No name in the path may start or end with a blank.
+    The path must be possible (`is_path`), and no name in it may start or end with a blank.
     """
     return is_path(text) and all(name == name.strip() for name in text.split("/"))
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a relative path that never leads out of a folder, such as `a/b`.
+    """Return whether a text is a relative path that stays inside its folder, such as `a/b`.
 
-    Control characters and marks that reverse the direction of writing are refused, because the path
-    would look different when displayed.
+    `/a`, `a/../b` and `a//b` are refused. Control characters and marks that reverse the direction
+    of writing are also refused, because a displayed path would look like another path.
     """
     return is_new_path(text) and text.isprintable() and {"", ".", ".."}.isdisjoint(text.split("/"))
 
@@ -66,8 +66,8 @@ def is_folder_name(text: str) -> bool:
 def is_split(text: str) -> bool:
     """Return whether a text can be the name of a split, such as `train`.
 
-    The name must have a letter, must not be a number (`1e3` and `nan` are numbers), and must be
-    short enough for a file name.
+    The name must have a letter, and must fit into a file name. Numbers are refused, including `1e3`
+    and `nan`, because a number is a share of the images.
     """
     try:
         float(text)

@@ -12,8 +12,9 @@ from .which_images import images_taken
 
 
 def image_notice(resolved: Resolved) -> str | None:
-    """Return a notice that says which images are used, or None if the user or the recipe file chose
-    the images.
+    """Return a notice that says which images are used.
+
+    Return None if the user or the recipe file chose the images, or if the weights are untrained.
     """
     if resolved.names_images:
         return None
@@ -21,15 +22,17 @@ def image_notice(resolved: Resolved) -> str | None:
 
 
 def crop_notice(resolved: Resolved) -> str | None:
-    """Return a warning if it is unknown how a frozen encoder's images were cropped, otherwise None.
+    """Return a warning if it is unknown how the images of a frozen encoder were cropped.
 
-    The cropping is unknown if neither the encoder's export, nor the options, nor the recipe file
-    give it. The default or the data set's row in datasets.yaml is then used.
+    The cropping (`data.eval_mode`, `data.eval_crop`) can come from the encoder's export, the user
+    or the recipe file. If none of them gives it, the evaluation uses the data set's row in
+    datasets.yaml or the default, and this function returns the warning. Otherwise return None.
     """
     recipe = resolved.recipe
     source = recipe.init_source
-    # An origin says who set a key: the default, a preset (here, the row of the data set), the
-    # recipe file, the initial weights, or the user
+    # An origin says where a value comes from: DEFAULT, PRESET (here, the row of the data set), the
+    # recipe file, the initial weights or the user. If both values are DEFAULT or PRESET, the
+    # cropping is unknown.
     origins = {resolved.origins[key] for key in CROPPING}
     is_known = not origins <= {DEFAULT, PRESET}
     if recipe.objective != "probe" or source.is_scratch or is_known:
@@ -42,17 +45,17 @@ def crop_notice(resolved: Resolved) -> str | None:
 
 
 def size_notice(resolved: Resolved) -> str | None:
-    """Return a notice if the initial weights were trained at another image size.
+    """Return a notice if the initial weights were trained at another image size than `data.size`.
 
-    Return None if the sizes agree, if the size of the weights is unknown, or if the user gave
-    `data.size`.
+    Return None if the sizes are equal, if the size for the weights is unknown, if the user gave
+    `data.size`, or if the weights are untrained.
     """
     recipe = resolved.recipe
     source = recipe.init_source
     if source.is_scratch or "data.size" in resolved.given.values:
         return None
     size = None
-    # ignore errors: the weights may have been deleted, or come from another program
+    # After an error, the size is unknown: the files may have been deleted, or may be unreadable
     with suppress(UserError, OSError, ValueError):
         size = source.image_size()
     if size in (None, recipe.data.size):
@@ -64,13 +67,16 @@ def size_notice(resolved: Resolved) -> str | None:
 
 
 def warmup_notice(resolved: Resolved) -> str | None:
-    """Return a notice about the warm-up of a recipe with fewer steps, or None if not needed.
+    """Return a notice about the warm-up if a run has fewer steps than its recipe, otherwise None.
 
-    The notice says that the warm-up was shortened along with the steps, or that the warm-up was not
-    shortened and now takes more than a tenth of the steps. A warm-up that the user gave needs no
-    notice.
+    - The recipe's warm-up was as long as the run or longer, and `resolve` shortened it: the notice
+      says so.
+    - The warm-up is as in the recipe, and takes more than a tenth of the run: the notice suggests
+      a tenth.
+    - The user gave the warm-up: None.
     """
-    # The origin says who set the warm-up. It is none of these four if the user did.
+    # The origin says where the value comes from. If the user gave the value, the origin is none of
+    # these four.
     recipe, origin = resolved.recipe, resolved.origins["optim.warmup"]
     if not recipe.trains or origin not in (ADJUSTED, FILE, PRESET, DEFAULT):
         return None

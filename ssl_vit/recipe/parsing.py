@@ -36,9 +36,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def construct_document(self, node: yaml.Node) -> Any:
         """Construct a document, unless the document has too many values.
 
-        In YAML, `*name` (an alias) repeats the value marked with `&name`. With lists of aliases of
-        lists of aliases, a file of a few lines can expand to more values than memory holds (an
-        "alias bomb"). Therefore repeated values are counted each time.
+        In YAML, `*name` (an alias) repeats the value marked with `&name`. If lists repeat lists
+        that repeat lists, a file of a few lines can expand to more values than memory holds (an
+        "alias bomb"). Therefore a repeated value counts each time.
 
         Raises:
             ConstructorError: The document has more than MOST_VALUES values.
@@ -62,9 +62,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merge the mappings that `<<` refers to, and refuse duplicate keys.
 
-        Each node is checked only once, before the first merge. After a merge, a key may rightly
-        appear twice: with the merged value, and with the node's own value, which has precedence. A
-        node with an alias is passed to this method several times.
+        A mapping with an alias is passed to this method several times. Only the first time, before
+        the merge, are duplicate keys refused. After the merge, a key may be in the mapping twice:
+        with the merged value and with the mapping's own value. The own value takes precedence.
 
         Raises:
             ConstructorError: A key is given twice.
@@ -82,7 +82,10 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         super().flatten_mapping(node)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        """Construct an int. A number such as 007 also keeps its text (`NumberAsWritten`)."""
+        """Construct an int.
+
+        12 gives the int 12. 007 gives a `NumberAsWritten`, which is 7 and also keeps "007".
+        """
         number = NumberAsWritten(str(node.value))
         number.text = str(node.value)
         return int(number) if number.text == str(int(number)) else number
@@ -129,7 +132,7 @@ def parse_path(text: str, key: str) -> Path:
 
 
 def exists(path: str | Path) -> bool:
-    """Return whether a path exists. A path that the file system refuses does not exist."""
+    """Return whether a path exists. Return False for a path that the file system refuses."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):  # no permission, a name too long, a null character
@@ -143,7 +146,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         UserError: The file cannot be read, is not a mapping or gives a key twice.
     """
     try:
-        # copied, because `_parsed` caches its result and callers may change it
+        # copied, because callers may change the result, and `_parsed` caches its result
         loaded = copy.deepcopy(_parsed(_text(path)))
     except Exception as error:  # any error that YAML raises
         # the parser names its input "<unicode string>", because it is given a text and no file
@@ -229,11 +232,11 @@ def yaml_value(text: str, loader: Any = _Loader) -> Any:
 def yaml_word(text: str) -> Any:
     """Parse a value of a command line: a YAML scalar, or a list or mapping in brackets.
 
-    In scalars, comments, tags, anchors and surrounding blanks are not interpreted, unlike in YAML
-    documents.
+    For example, "0.1" gives 0.1 and "[1,5]" gives [1, 5]. Comments, tags, anchors and surrounding
+    blanks of a scalar stay part of the text: "a # b" gives "a # b".
 
     Raises:
-        ValueError: As in `yaml_value`.
+        ValueError: A list or mapping is not valid YAML, or is nested too deeply.
     """
     brackets = text[:1] + text[-1:]
     if brackets in ("[]", "{}"):
@@ -269,7 +272,8 @@ def _text(path: Path) -> str:
 def _check_depth(text: str) -> None:
     """Raise a ValueError if YAML is nested more than DEEPEST levels deep.
 
-    Events are counted, because the parser produces events without recursion.
+    The parser produces events (such as the start of a list) without recursion, so deep nesting
+    cannot exhaust the stack here.
     """
     depth = 0
     too_deep = f"nested deeper than {DEEPEST} levels"
@@ -313,8 +317,14 @@ def parse_json(text: str) -> Any:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build the dictionary of a JSON object, and refuse duplicate keys.
 
-    A file that was edited by hand may have a duplicate key. By default, Python would silently use
-    the last value.
+    A file that was edited by hand may have a duplicate key. Without this function, `json` would use
+    the last value without an error.
+
+    Args:
+        pairs: Keys and values of the object, in the order of the file.
+
+    Raises:
+        ValueError: A key is given twice.
     """
     mapping = dict(pairs)
     if len(mapping) < len(pairs):

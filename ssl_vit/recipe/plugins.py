@@ -20,12 +20,11 @@ CONTENT = "__ssl_vit_content__"
 def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
     """Refuse a plugin that only the recipe file names, or that declares nothing.
 
-    A plugin is code, and recipe files are shared with strangers. Therefore a plugin runs only if
-    the command line names it.
-
-    A plugin that declares nothing is refused only if the command line also gives an objective or a
-    target. The call of declare(...) is then probably missing. Without this check, the error would
-    be "unknown objective", which does not point to the file of the plugin.
+    - A plugin is code, and recipe files come from strangers. Therefore a plugin runs only if the
+      command line names the plugin.
+    - If the command line names a plugin and an objective or target, the plugin must have declared
+      something. Otherwise the call of declare(...) is probably missing. The later error about the
+      unknown objective would not mention the file of the plugin.
 
     Args:
         values: {dotted key: value} from the command line.
@@ -33,7 +32,8 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
         path: Path of the recipe file.
 
     Raises:
-        UserError: The command line does not name the plugin, or no plugin declares anything.
+        UserError: Only the recipe file names the plugin, or the plugin of the command line has
+            declared nothing.
     """
     has_declared = any(
         declaration.is_from_plugin(type(part)) for part in declaration.all_declared()
@@ -51,7 +51,8 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
 def plugin_hash(kind: type) -> str:
     """Return the hash of the plugin file that defines a class.
 
-    Return an empty string for a class of this package.
+    The hash is of the content of the file when the plugin ran. Return an empty string for a class
+    of this package.
     """
     return str(getattr(sys.modules.get(kind.__module__), CONTENT, ""))
 
@@ -59,7 +60,7 @@ def plugin_hash(kind: type) -> str:
 def run_plugin(plugin: str | None) -> None:
     """Run the file of a plugin, which declares objectives or targets.
 
-    Each file runs only once per process.
+    A file that already ran in this process does not run again.
 
     Args:
         plugin: Path of the file. If it is None or empty, nothing runs.

@@ -56,7 +56,7 @@ class Probe(Keys):
     def metrics_of(self, measures: Iterable[str]) -> list[str]:
         """Return the names of the metrics that some measures produce, such as few_shot_5.
 
-        The metric `few_shot_*` is replaced by a metric for each number in `shots`.
+        With shots=[1,5], the measure few_shot gives few_shot_1 and few_shot_5, for example.
         """
         names = []
         for measure in measures:

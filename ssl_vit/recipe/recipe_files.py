@@ -51,14 +51,17 @@ def study_names() -> list[str]:
 # Cached, because a study needs the names hundreds of times. The package's files do not change.
 @functools.cache
 def _names() -> list[str]:
-    """Return the names of the package's recipes and studies."""
+    """Return the names of the package's recipes and studies, such as mpp and paper/NAME."""
     names = (str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml"))
     file_names = [name for name in names if not name.startswith(f"{TABLES.name}/")]
     return sorted([*file_names, *(f"{PAPER.stem}/{row}" for row in load_yaml(PAPER))])
 
 
 def first_recipes() -> list[str]:
-    """Return the names of the recipes that need no other option, as they use embedded images."""
+    """Return the names of the recipes that work without any other option.
+
+    These recipes use the generated images of the package (EMBEDDED).
+    """
     return [
         name
         for name in recipe_names()
@@ -118,10 +121,16 @@ def find_recipe(name: str | None) -> Path:
 
 
 def preset(key: str, name: str) -> Values:
-    """Return {dotted key: value} of the preset data=NAME or model=NAME, including `KEY.name`.
+    """Return {dotted key: value} of the preset data=NAME or model=NAME.
+
+    For example, ("model", "vit_s16") gives {"model.width": 384, ..., "model.name": "vit_s16"}.
+
+    Args:
+        key: `data` or `model`.
+        name: NAME, which is a row of the table.
 
     Raises:
-        UserError: No preset has this name.
+        UserError: No preset has this name, or the row has an unknown key.
     """
     table = PRESET_TABLES[key]
     rows = load_yaml(table)
@@ -160,7 +169,7 @@ class _Link(NamedTuple):
 def _chain(path: Path) -> list[_Link]:
     """Return a recipe file, then its base, then the base of the base, and so on.
 
-    A recipe file may change the values of another recipe, its base (`base: mpp`).
+    A recipe file may name another recipe as its base (`base: mpp`), and change values of the base.
 
     Args:
         path: Path of the recipe from `find_recipe`.
@@ -186,8 +195,8 @@ def load(path: Path) -> FileValues:
     """Return the values of a recipe file, including the values of its base.
 
     Values in the file replace values of the base (`base: NAME`). If the file names a preset, such
-    as `model: vit_s16`, no value of the base's preset remains. The run name (`name`) of the base is
-    not taken over.
+    as `model: vit_s16`, this preset replaces the whole model preset of the base. The run name
+    (`name`) of the base is not taken over.
 
     Raises:
         UserError: A file cannot be read, or a recipe is its own base.
@@ -212,13 +221,13 @@ def bases(path: Path) -> list[str]:
 def names_images(path: Path) -> bool:
     """Return whether a recipe file, or a base of the file, chooses images.
 
-    `data: shapes` (EMBEDDED, the generated images) in a recipe of this package is only a default
-    and no choice.
+    In a recipe of this package, `data: shapes` (EMBEDDED, the generated images) is only a default
+    and does not count as a choice. In a file of a user, `data: shapes` counts.
     """
     for link in _chain(path):
         values = link.values.presets | link.values.own
         image_values = {key: values.get(key) for key in ("data.path", "data.hub", "data.name")}
-        if any(image_values.values()):  # these values replace the images of the file's base
+        if any(image_values.values()):  # images of the base do not matter then
             is_of_package = link.path.resolve().is_relative_to(RECIPES.resolve())
             return not is_of_package or image_values["data.name"] != EMBEDDED
     return False
@@ -249,7 +258,7 @@ def find_base(base: Any, path: Path) -> Path:
 
 
 def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
-    """Return the values of a recipe file, without the values of the base.
+    """Check the keys of a recipe file, and return the values without the values of the base.
 
     Args:
         mapping: Content of the file without `base:`. Presets are removed from it.
@@ -263,8 +272,8 @@ def _of_mapping(mapping: dict[str, Any], path: Path) -> FileValues:
         if isinstance(mapping.get(key), str):
             presets |= preset(key, mapping.pop(key))
     values = flatten(mapping)
-    # If the objective or the target is unknown, the plugin has not run, and keys that the plugin
-    # declares cannot be checked
+    # An unknown objective or target belongs to a plugin that has not run. Keys that the plugin
+    # declares are unknown too, so check only the keys and groups that every recipe has.
     known = {"objective": declaration.objectives(), "target": declaration.targets()}
     needs_plugin = any(values.get(key) not in (None, *names) for key, names in known.items())
     checked_keys = list(values)

@@ -59,7 +59,10 @@ def group(kind: type[Keys]) -> Any:
 
 
 class Trunk(NamedTuple):
-    """Run that a new run continues, and the step at which the new run begins."""
+    """Run that a new run continues, and the step at which the new run begins.
+
+    resume=runs/mpp@1000 gives the folder runs/mpp and the step 1000.
+    """
 
     folder: Path
     step: int
@@ -115,12 +118,19 @@ class Recipe(Keys):
         return super().__new__(cls)
 
     def __reduce__(self) -> Any:
-        """Pickle the values, because `recipe_class` makes the class, which is in no module."""
+        """Pickle only the values.
+
+        `recipe_class` makes the class at run time, so pickle would not find the class in a module.
+        """
         return _unpickle, (self.model_dump(),)
 
     @property
     def groups(self) -> dict[str, Any]:
-        """Groups of keys that not every recipe has, as {name: group}."""
+        """Groups of keys that not every recipe has, as {name: group}.
+
+        For example {"corruption": CorruptionOptions(...)}. Unknown keys, which belong to a plugin
+        that has not run, are included.
+        """
         names = [name for name in type(self).model_fields if name not in Recipe.model_fields]
         return {name: getattr(self, name) for name in names} | (self.model_extra or {})
 
@@ -147,11 +157,12 @@ class Recipe(Keys):
         return declaration.plugin_rows(self.objective, self.target)
 
     def uses_key(self, key: str) -> bool:
-        """Return whether the recipe uses a dotted key, such as `target` or `corruption.rate`.
+        """Return whether the recipe uses a dotted key.
 
-        Only objectives that predict patches use `target`. Only evaluations, and training with
-        `probe.every`, use the group `probe`. Groups of other objectives are not used. All remaining
-        keys are used.
+        - `target`: used if the objective predicts patches.
+        - Group `probe`: used by evaluations, and by training with `probe.every`.
+        - Groups of objectives and targets, such as `corruption`: used if this recipe has the group.
+        - All other keys: used.
         """
         group = key.split(".")[0]
         if group == "target":
@@ -162,6 +173,8 @@ class Recipe(Keys):
 
     def values(self) -> Values:
         """Return {dotted key: value} for the keys in use (`uses_key`), in the order of `all_keys`.
+
+        For example {"name": "mpp", ..., "optim.lr": 0.001, ...}.
 
         Raises:
             UserError: A group of keys holds a single value, for example after `recipe.data = 3`.
@@ -241,9 +254,10 @@ class Recipe(Keys):
     def pool(self) -> str:
         """Return how the exported encoder pools tokens into a feature.
 
-        The result is "token" (the class token) or "avg" (the mean of the patch tokens). The option
-        `pool` of the objective decides or, without this option, the declaration of the objective.
-        In a sum of objectives, the last part with a weight above 0 decides.
+        The result is "token" (the class token) or "avg" (the mean of the patch tokens). If the
+        objective has an option `pool` and its value is not null, this value decides. Otherwise
+        `pool` in the declaration of the objective decides. In a sum of objectives, the last part
+        with a weight above 0 counts as the objective.
         """
         last_objective = self.declared.trained(self)[-1]
         options = self.groups[last_objective.options.name] if last_objective.options else None
@@ -252,7 +266,7 @@ class Recipe(Keys):
 
     @property
     def fine_tunes(self) -> bool:
-        """Return whether the run fine-tunes trained weights on labels, without other objectives."""
+        """Return whether the run trains on labels only, starting from trained weights."""
         declared_objective = declaration.find_objective_or_stub(self.objective)
         learns_labels = declared_objective.labels and not declared_objective.parts and self.trains
         return learns_labels and not self.init_source.is_scratch
@@ -268,7 +282,10 @@ class Recipe(Keys):
 
     @property
     def training_tool(self) -> str:
-        """Name of the tool that trains this recipe. The plugin of the recipe need not be known."""
+        """Name of the tool that trains this recipe: "finetune" or "pretrain".
+
+        The plugin of the recipe need not have run.
+        """
         return "finetune" if self.fine_tunes else "pretrain"
 
 
@@ -290,13 +307,13 @@ def _unpickle(values: dict[str, Any]) -> Recipe:
 def recipe_class(objective: str, values: Values) -> type[Recipe]:
     """Return the class of recipes for an objective, which has the groups of keys of the objective.
 
-    If the objective or the target is unknown, because its plugin has not run, the class accepts
-    unknown keys without checks.
+    If the plugin with the objective or the target has not run, the objective or target is unknown.
+    The class then accepts unknown keys without checks.
 
     Args:
-        objective: Name of the objective. For an unknown objective, the groups are taken from the
-            keys in `values`.
-        values: {dotted key: value} of the recipe.
+        objective: Name of the objective. If the objective is unknown, the class has the known
+            groups that `values` mentions.
+        values: {dotted key: value} of the recipe. The target is read from `values`.
     """
     declared = declaration.objectives().get(objective)
     target = values.get("target", DEFAULT_TARGET)
@@ -312,7 +329,7 @@ def recipe_class(objective: str, values: Values) -> type[Recipe]:
 
 @functools.cache
 def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
-    """Return a subclass of `base` with more groups of keys."""
+    """Return a subclass of `base` that also has the given groups of keys."""
     fields: dict[str, Any] = {part.name: (part.kind, group(part.kind)) for part in groups}
     made: type[Recipe] = create_model("Recipe", __base__=base, **fields)
     return made
@@ -321,15 +338,14 @@ def _class(base: type[Recipe], *groups: declaration.Group) -> type[Recipe]:
 def build(values: Values, where: str = "", typed: Mapping[str, str] | None = None) -> Recipe:
     """Build a recipe from {dotted key: value}.
 
-    Missing keys get the default. Groups that the objective does not use are left out. If the
-    objective or the target is unknown, because its plugin has not run, all keys are kept, and
-    unknown keys are not checked.
+    Missing keys get the default. Groups that the objective does not use are left out. If the plugin
+    with the objective or the target has not run, all keys are kept, and unknown keys are not
+    checked.
 
     Args:
         values: {dotted key: value}.
-        where: Start of the error about a value that the user did not type, such as the path of a
-            file.
-        typed: {dotted key: text} for values that the user typed. The error shows this text.
+        where: Start of an error about a value that is not in `typed`, such as the path of a file.
+        typed: {dotted key: text} for values that the user typed. An error shows this text.
 
     Raises:
         UserError: A value has the wrong type or is out of bounds.
@@ -407,7 +423,14 @@ def _check_group(group: declaration.Group) -> None:
 
 @functools.cache
 def _keys(*option_groups: declaration.Group) -> dict[str, Key]:
-    """Return {dotted key: Key} for the keys of all recipes and of some more groups."""
+    """Return {dotted key: Key} for the keys of every recipe and for the keys of more groups.
+
+    Args:
+        option_groups: Groups of objectives and targets, such as `corruption`.
+
+    Raises:
+        UserError: A name of a group or key is already taken, or a default is out of bounds.
+    """
     keys: dict[str, Key] = {}
     names = [*Recipe.model_fields, *(part.name for part in option_groups)]
     for name in names:
@@ -428,13 +451,16 @@ def _keys(*option_groups: declaration.Group) -> dict[str, Key]:
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, InitSource]:
-    """Return {dotted key: source of weights} for the keys of `values` that name weights."""
+    """Return {dotted key: source of weights} for the keys of `values` that name weights.
+
+    For example, {"init": "runs/mpp", "seed": 1} gives {"init": InitSource("runs/mpp")}.
+    """
     named = (name for name, recipe_key in all_keys().items() if recipe_key.names_weights)
     return {name: InitSource(str(values[name]), name) for name in named if values.get(name)}
 
 
 def defaults() -> Values:
-    """Return {dotted key: default}."""
+    """Return {dotted key: default} for all keys of recipes."""
     return {name: recipe_key.default for name, recipe_key in all_keys().items()}
 
 
@@ -456,12 +482,12 @@ def uses_labels(recipe: Recipe) -> bool:
 
 
 def measures_masks(recipe: Recipe) -> bool:
-    """Return whether an evaluation reads masks."""
+    """Return whether the recipe is an evaluation with a measure that reads masks."""
     return recipe.objective == "probe" and bool(recipe.probe.measures_that_read("mask"))
 
 
 def describe_held_out_choices(recipe: Recipe) -> list[str]:
-    """Return what a run chooses on held-out images, such as ["the checkpoint"]."""
+    """Return what a run chooses by its results on held-out images, such as ["the checkpoint"]."""
     if recipe.objective != "probe":
         return ["the checkpoint"] if recipe.checkpoint.best else []
     return held_out_choices(recipe.probe.measures)
@@ -470,9 +496,11 @@ def describe_held_out_choices(recipe: Recipe) -> list[str]:
 def option_for_more_held_out(recipe: Recipe) -> str:
     """Return the option to suggest to a run with few held-out images: "data.validation=0.2".
 
-    Return an empty string if the run holds out no images on purpose, already holds out at least
-    this share, reads a stream (which cannot hold out a share), or measures only a few of the
-    held-out images (`eval.images`). The option would not help in these cases.
+    Return an empty string in these cases, in which the option would not help:
+    - `data.validation=0`: the user wants no held-out images.
+    - The run already holds out this share or more.
+    - The run reads a stream, which cannot hold out a share.
+    - The run trains and measures only a few of its held-out images (`eval.images`).
     """
     held_out = recipe.data.validation
     measures_few = recipe.objective != "probe" and recipe.eval.images < FEW_IMAGES
@@ -497,9 +525,10 @@ def dump(recipe: Recipe) -> str:
 
 
 def without_private(recipe: Recipe) -> Recipe:
-    """Return the recipe without keys and local paths that describe the machine or the user.
+    """Return the recipe without information about the machine or the user.
 
-    They are neither published nor taken over from recipes of other people.
+    Private keys (`is_private`), such as `data.path`, get their defaults. Of local paths of weights,
+    only the last part remains: init=/home/me/runs/mpp becomes init=mpp.
     """
     public = {key: value for key, value in recipe.values().items() if not is_private(key)}
     return build(public | {key: source.public_name for key, source in recipe.sources().items()})
@@ -512,7 +541,7 @@ def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
 
     Args:
         key: Dotted key.
-        free: As in `experiment_values`.
+        free: More keys that do not change the experiment, from the record of a plugin.
     """
     return bool(experiment_values({key: None}, free))
 
@@ -520,14 +549,14 @@ def changes_experiment(key: str, free: Collection[str] = ()) -> bool:
 def experiment_values(values: Mapping[str, V], free: Collection[str] = ()) -> dict[str, V]:
     """Return the items of {dotted key: value} that define the experiment.
 
-    Two runs are the same experiment if these items are equal. These are the keys with the effect
-    "compute". Keys that only change how weights are measured (effect "result"), or the speed or
-    files of the run (effect "run"), are left out.
+    Two runs are the same experiment if these items are equal. The items are the keys with the
+    effect "compute", such as `optim.lr`. Keys that only change how weights are measured (effect
+    "result") or how the run is carried out (effect "run") are left out.
 
     Args:
         values: {dotted key: value} of a recipe, or of a part of a recipe.
-        free: More keys that do not change the experiment. A run with a plugin records these keys,
-            because the plugin may not have run in this process.
+        free: More keys to leave out. A run with a plugin records which of the plugin's keys do not
+            change the experiment, because the plugin may not have run in this process.
     """
     known = all_keys()
     # an unknown key, of a plugin that has not run, counts unless it is in `free`

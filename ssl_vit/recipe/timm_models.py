@@ -42,10 +42,10 @@ class TimmDescription(NamedTuple):
 
 
 def network(name: str, args: Mapping[str, Any]) -> Any:
-    """Build a network of timm on the meta device, without a classifier.
+    """Build a network of timm without weights (on the meta device) and without a classifier.
 
-    Return None if timm has no architecture with this name. The network is cached and must not be
-    changed.
+    Return None if timm has no architecture with this name. The result is cached: do not change the
+    network.
 
     Args:
         name: Name of the architecture, such as `vit_tiny_patch16_224`.
@@ -53,8 +53,8 @@ def network(name: str, args: Mapping[str, Any]) -> Any:
             ignored.
 
     Raises:
-        ValueError: timm does not accept one of the arguments, or an argument is neither a number
-            nor in TEXTS, and might be the path of a file.
+        ValueError: timm cannot build the network with these arguments, or an argument is a text
+            that is not in TEXTS. Such a text might name a file that timm would download.
     """
     used = {key: value for key, value in args.items() if value is not None and key not in LEFT_OUT}
     # as text, because the arguments of a cached function must be hashable
@@ -63,7 +63,7 @@ def network(name: str, args: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(8)
 def _network(name: str, arguments: str) -> Any:
-    """Build the network for arguments given as JSON (see `network`)."""
+    """Build the network for arguments given as JSON, such as '{"depth": 2}' (see `network`)."""
     import timm
     import torch
 
@@ -102,7 +102,7 @@ def published(name: str) -> Any:
 
 
 def why_unsupported(net: Any) -> str | None:
-    """Return why a network of timm cannot be an encoder, or None if it can."""
+    """Return why a network of timm cannot be an encoder, or None if the network can."""
     from timm.layers import RotaryEmbeddingCat, RotaryEmbeddingDinoV3
     from timm.models.eva import Eva
     from timm.models.vision_transformer import VisionTransformer
@@ -139,7 +139,7 @@ def describe(name: str, args: Mapping[str, Any]) -> TimmDescription:
 
 @functools.lru_cache(8)
 def _describe(name: str, arguments: str) -> TimmDescription:
-    """Describe the network for arguments given as JSON (see `describe`)."""
+    """Describe the network for arguments given as JSON, such as '{"depth": 2}' (see `describe`)."""
     from timm.layers import HybridEmbed
 
     args = json.loads(arguments)
@@ -163,15 +163,15 @@ def _describe(name: str, arguments: str) -> TimmDescription:
     side, width = embed.patch_size
     if side != width:
         raise ValueError(f"expected square patches, not patches of {side} x {width} pixels")
-    if isinstance(embed, HybridEmbed):  # patches are cells of the stem's feature map
+    if isinstance(embed, HybridEmbed):  # patches are cells of a feature map
         side = embed.img_size[0] // embed.grid_size[0]
     values |= {"timm": name, "patch": side, "heads": block.attn.num_heads}
     values["name"] = name
-    if SIZES & args.keys():  # the name of the architecture stands for other sizes
+    if SIZES & args.keys():  # the arguments give other sizes than the name of the architecture
         values["name"] = f"vit_{values['width']}x{values['depth']}_p{side}"
     values["positions"] = positions_of(net)
-    # In a block with norms after the branches, which has no LayerScale, `init_values` initialises
-    # these norms
+    # A block with norms after the branches has no LayerScale. There, `init_values` is the initial
+    # value of these norms.
     init_values = (
         module.init_values for module in block.modules() if getattr(module, "init_values", None)
     )
@@ -193,7 +193,8 @@ def _describe(name: str, arguments: str) -> TimmDescription:
 def find_position_resizing(name: str) -> dict[str, Any]:
     """Return the arguments with which timm resizes position embeddings when it loads weights.
 
-    For names with "flexi" or "radio", timm does not use the defaults of `resample_abs_pos_embed`.
+    timm resizes with `resample_abs_pos_embed`. For names with "flexi" or "radio", timm does not use
+    the defaults of this function.
 
     Args:
         name: Name of the architecture.
@@ -208,12 +209,18 @@ def find_position_resizing(name: str) -> dict[str, Any]:
 
 
 def has_fc_norm(net: Any) -> bool:
-    """Return whether the network normalises the pooled feature and not the tokens."""
+    """Return whether the network has a norm for the pooled feature (`fc_norm`).
+
+    `fc_norm` is an identity without parameters if the network normalises the tokens instead.
+    """
     return any(True for _ in net.fc_norm.parameters())
 
 
 def fc_norm_argument(net: Any) -> str:
-    """Return the name of timm's argument for `has_fc_norm`, which differs for Eva."""
+    """Return timm's name for the argument that adds `fc_norm`.
+
+    The name is "use_fc_norm" for an Eva and "fc_norm" for a Vision Transformer.
+    """
     return "use_fc_norm" if hasattr(net, "rope") else "fc_norm"
 
 
@@ -230,8 +237,9 @@ def positions_of(net: Any) -> str:
 def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Read the sizes of a Vision Transformer from a state_dict, as {recipe key: value}.
 
-    Only names and shapes of the weights are read. Therefore `model.layer_scale` is only "a value"
-    or "null" (no LayerScale).
+    For example {"model.width": 192, "model.patch": 16, "model.depth": 12, ...}. Only names and
+    shapes of the weights are read. The shapes do not show the initial value of LayerScale, so
+    `model.layer_scale` is "a value" with LayerScale and "null" without.
     """
     sizes: dict[str, Any] = {}
     if "patch_embed.proj.weight" in state:
@@ -256,7 +264,10 @@ def sizes_of_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_packed(state: Mapping[str, Any]) -> bool:
-    """Return whether the first layer of an MLP packs both matrices of a gated MLP."""
+    """Return whether the MLPs are gated and hold both first matrices in one layer.
+
+    Such a first layer (fc1) has twice as many outputs as the second layer (fc2) has inputs.
+    """
     first = state.get("blocks.0.mlp.fc1.weight")
     return first is not None and first.shape[0] == 2 * state["blocks.0.mlp.fc2.weight"].shape[1]
 
@@ -264,9 +275,9 @@ def is_packed(state: Mapping[str, Any]) -> bool:
 def hidden_properties(net: Any) -> dict[str, Any]:
     """Return properties of a Vision Transformer that its weights do not show, as {name: value}.
 
-    Examples are the number of heads and the activation. Two networks with the same weights compute
-    the same features only if these properties are equal. For other kinds of networks, return an
-    empty dictionary.
+    For example {"model.heads": 12, "eps of the norms": 1e-6, ...}. Two networks with the same
+    weights compute the same features only if these properties are equal. For a network without
+    attention blocks, return an empty dictionary.
     """
     block: Any = next(iter(getattr(net, "blocks", ())), None)
     if not hasattr(block, "attn"):

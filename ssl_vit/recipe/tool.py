@@ -50,7 +50,7 @@ class RecipeKeys(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """Keys as the user types them."""
+        """Keys as the user types them, such as "data=NAME, data.KEY=VALUE"."""
         typed = [f"{name}={VALUES.get(name, '')}" for name in self.names]
         return ", ".join(typed).replace(".*=", ".KEY=VALUE")
 
@@ -101,7 +101,10 @@ class ToolOptions(Keys):
 
     @classmethod
     def examples(cls) -> list[str]:
-        """Return the commands in the section `Examples` of the docstring."""
+        """Return the commands in the section `Examples` of the docstring.
+
+        A command that continues on the next line is returned as one line.
+        """
         text = re.sub(r"\n {5,}", " ", section(cls, "Examples"))
         return [line.strip() for line in text.splitlines()]
 
@@ -117,8 +120,8 @@ T = TypeVar("T", bound=ToolOptions)
 def parse(kind: type[T], arguments: Arguments) -> T:
     """Parse and check the options of a tool, without looking up files or folders.
 
-    Keys of recipes are not parsed yet (`ToolOptions.unread`), because a plugin may have to run
-    first and declare some of these keys.
+    Keys of recipes stay unparsed in `ToolOptions.unread`, because a plugin may declare some of
+    these keys, and the plugin has not run yet.
 
     Args:
         kind: Class of the tool's options.
@@ -161,13 +164,16 @@ def from_python(kind: type[T], options: Options, keywords: Mapping[str, Any]) ->
     """Parse the options of a tool from the arguments of a Python function.
 
     Raises:
-        UserError: As in `parse` and `given.python_arguments`.
+        UserError: The arguments have an unknown form, or an option is wrong (see `parse`).
     """
     return parse(kind, python_arguments(options, keywords, kind.positional))
 
 
 def _take(option: Key, value: Any) -> Any:
     """Convert a value from Python to the type of a tool's option.
+
+    For example, [0, 2] gives ["0", "2"] for an option that takes a list, and "[0,2]" for an option
+    that takes a text.
 
     Raises:
         UserError: The option cannot have a value of this type.
@@ -197,10 +203,11 @@ def _take(option: Key, value: Any) -> Any:
 def _split(
     kind: type[ToolOptions], known: Mapping[str, Key], arguments: Iterable[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Split arguments into the tool's own options, as {key: text}, and all others, unchanged.
+    """Split arguments into the tool's own options, as {key: text}, and all other arguments.
 
-    An argument without `=`, such as `runs/mpp`, is the value of the positional option, such as
-    `init=runs/mpp`. The positional option is an option of the tool or a key of recipes.
+    For example, ["--json", "optim.lr=0.1"] gives {"json": "true"} and ["optim.lr=0.1"]. An argument
+    without `=` is the value of the positional option: `runs/mpp` becomes `init=runs/mpp`. The
+    positional option is an option of the tool or a key of recipes.
 
     Args:
         kind: Class of the tool's options.
@@ -238,13 +245,12 @@ def _split(
 
 
 def _is_option(kind: type[ToolOptions], argument: str) -> bool:
-    """Return whether an argument is key=value, and not the path of a file or folder.
+    """Return whether an argument is key=value (or the word `sweep`), and not a path.
 
-    A path may have an equals sign, such as `runs/lr=0.1`. An argument with an equals sign is
-    key=value if the tool takes the key, or if no such path exists.
-
-    An argument without an equals sign is a path, except for `sweep` in a command such as
-    `ssl-vit study sweep recipe=mpp optim.lr=0.1,0.2`.
+    - Without an equals sign: the argument is a path, except for the word `sweep`, as in
+      `ssl-vit study sweep recipe=mpp optim.lr=0.1,0.2`.
+    - With an equals sign: the argument is key=value if the tool takes the key, or if KEY could be a
+      key and no such path exists. Otherwise the argument is a path, such as `runs/lr=0.1`.
     """
     key, equals, _ = argument.partition("=")
     if not equals:
@@ -254,14 +260,16 @@ def _is_option(kind: type[ToolOptions], argument: str) -> bool:
 
 
 def _check_names(kind: type[ToolOptions], given: Mapping[str, Any]) -> None:
-    """Check that the tool uses all keys of recipes that the user gave (`uses`).
+    """Check that the tool uses all keys of recipes that the user gave.
+
+    `uses` lists the keys that the tool uses. For example, `data.*` allows all keys of the group.
 
     Args:
         kind: Class of the tool's options.
         given: {key: value} of the user, without the tool's own options.
 
     Raises:
-        UserError: A key does not exist, or the tool does not use it.
+        UserError: A key does not exist, or the tool does not use the key.
     """
     # a pattern is a key, or a group such as data.*
     patterns = [name for keys in kind.uses for name in keys.names]
@@ -289,7 +297,7 @@ def _raise_missing(kind: type[ToolOptions], option: Key) -> NoReturn:
 
 
 def _word(kind: type[ToolOptions]) -> str:
-    """Return the placeholder or name of the positional option, with an example."""
+    """Return the positional option with an example: "FOLDER, as in ssl-vit push runs/mpp ..."."""
     option = kind.options().get(kind.positional)
     name = option.metavar if option else kind.positional
     return ", as in ".join([name, *kind.examples()[:1]])
@@ -313,8 +321,9 @@ def _read(option: Key, text: str) -> Any:
 def read_list(key: str, text: str) -> list[str]:
     """Parse the text of a list option into a list of texts.
 
-    The text may be a single element, several elements with commas (a,b), or a list in brackets, in
-    which an element with a comma can be quoted. An existing path is a single element.
+    - "a" gives ["a"], and "a,b" gives ["a", "b"].
+    - '["a,b",c]' gives ["a,b", "c"]. Only in brackets can an element with a comma be quoted.
+    - A path that exists gives a single element, even with a comma.
 
     Raises:
         UserError: An element is empty, or the brackets contain no valid list.

@@ -20,10 +20,11 @@ OTHERS = "give data=, data.path= or data.hub="  # the end of a sentence: "For ot
 def image_keys() -> list[str]:
     """Return the keys of `data` that choose images or change how files are read.
 
-    The remaining keys of `data` say how images are cropped, mixed and normalised, which each recipe
-    decides for itself.
+    Examples are `data.path`, `data.share` and `data.channels`. The remaining keys of `data` say how
+    images are cropped, mixed and normalised. A run with the images of another run does not take
+    over these remaining keys.
     """
-    # some keys for preprocessing, such as data.channels, also change how files are read (READING)
+    # keep READING: for example, data.channels is preprocessing but also changes how files are read
     excluded = {*MIXING, *PREPROCESSING} - {*READING}
     return [key for key in schema.all_keys() if key.startswith("data.") and key not in excluded]
 
@@ -31,7 +32,13 @@ def image_keys() -> list[str]:
 def names_images(values: Values) -> bool:
     """Return whether the user or the recipe file chooses the images.
 
-    Otherwise a run with initial weights of another run uses the images of that run.
+    If neither does, a run with initial weights of another run uses the images of that run.
+
+    Args:
+        values: {key: value} of the user, with `recipe` and possibly `data`.
+
+    Raises:
+        UserError: The recipe does not exist.
     """
     path = recipe_files.find_recipe(values.get("recipe"))
     return names_images_directly(values) or recipe_files.names_images(path)
@@ -45,9 +52,10 @@ def names_images_directly(values: Values) -> bool:
 def images_taken(source: InitSource, data: Data) -> str | None:
     """Return a notice about the images of a run for which the user named no images.
 
-    The notice says that the run uses the images of the run that made the initial weights. If these
-    images are unknown, the notice is a warning that the images of the recipe are used. Return None
-    for untrained weights.
+    - The images of the run that made the initial weights are known: the notice says that they are
+      used.
+    - These images are unknown: the notice is a warning that the images of the recipe are used.
+    - The weights are untrained: None.
 
     Args:
         source: Initial weights.
@@ -70,7 +78,7 @@ def without_images(known: Values) -> Values:
 
 
 def other_images(values: Values, known: Values) -> Values:
-    """Return the values of `data` for images that no row of datasets.yaml describes.
+    """Return the preprocessing and the name (`data.name`) of images that only a path describes.
 
     The preprocessing (`data.size`, `data.mean` and others) comes from the recipe. The name is made
     from the path: `photos` for data.path=/home/me/photos, and `USER--NAME` for data.hub=USER/NAME.
@@ -87,7 +95,7 @@ def other_images(values: Values, known: Values) -> Values:
 
 
 def _preprocessing_of(known: Values) -> Values:
-    """Return the values for preprocessing, which a recipe also applies to other images."""
+    """Return only the values of the keys in PREPROCESSING, such as `data.size`."""
     return {key: known[key] for key in PREPROCESSING if key in known}
 
 
@@ -116,13 +124,14 @@ def preprocessing_from_init(
 ) -> Values:
     """Return the values for preprocessing that a run takes over from the initial weights.
 
-    The normalisation (`data.mean`, `data.std`) is always taken over. The cropping of evaluations
-    (`data.eval_mode`, `data.eval_crop`) is taken over only to evaluate a frozen encoder, and only
-    if neither the user nor the recipe file gives a cropping. In training, all runs use the cropping
-    of the recipe, so that runs with different initial weights can be compared.
+    - The normalisation (`data.mean`, `data.std`) is always taken over.
+    - The cropping (`data.eval_mode`, `data.eval_crop`) is taken over only if the run evaluates a
+      frozen encoder, and neither the user nor the recipe file gives a cropping.
+    - A training run uses the cropping of the recipe. Then runs with different initial weights crop
+      in the same way and can be compared.
 
     Args:
-        start: {dotted key: value} from the initial weights, about model and images.
+        start: {dotted key: value} from the initial weights. Keys outside of `data` are ignored.
         file: Values of the recipe file.
         values: {dotted key: value} of the user.
         data: NAME of data=NAME, if the user gave it.
@@ -139,10 +148,10 @@ def preprocessing_from_init(
 
 
 def fitting_channels(start: Values, known: Values, values: Values) -> Values:
-    """Return the values from initial weights that fit the images of this run.
+    """Return the values from the initial weights, without values that do not fit the run's images.
 
-    If the images of the run and of the weights have different numbers of channels, the keys about
-    pixels (`data.channels`, `data.range`, `data.mean`, `data.std`) are left out.
+    If the images have another number of channels than the weights, the keys about pixels
+    (`data.channels`, `data.range`, `data.mean`, `data.std`) are left out.
 
     Args:
         start: {dotted key: value} from the initial weights, about model and images.

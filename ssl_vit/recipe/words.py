@@ -26,13 +26,14 @@ SPECIAL = re.compile(r"^$|[\s,\[\]{}:#'\"&*!|<>%@`\\?]")
 def parse(words: Iterable[str]) -> dict[str, str]:
     """Parse arguments of the form key=value into {key: text}.
 
-    A key must not have two values, so that the order of the arguments does not matter.
+    For example, ["recipe=mpp", "optim.lr=0.1"] gives {"recipe": "mpp", "optim.lr": "0.1"}.
 
     Args:
-        words: Arguments of a command line, such as `optim.lr=0.1`.
+        words: Arguments of a command line.
 
     Raises:
-        UserError: An argument is not key=value or has a control character, or a key has two values.
+        UserError: An argument is not key=value or has a control character, a key has two different
+            values, or the argument is `sweep`, which asks for several runs.
     """
     texts: dict[str, str] = {}
     words = list(words)
@@ -67,13 +68,14 @@ def read(key: Key, text: str) -> Any:
     value = _read(key, text)
     unquoted = text[1:-1]
     is_quoted = str in key.types and unquoted and text[0] == text[-1] == '"'
-    if is_quoted and read(key, unquoted) != unquoted:  # only quotes make the value a text
+    # '"none"' gives "none", because none without quotes gives None. '"mine"' keeps its quotes.
+    if is_quoted and read(key, unquoted) != unquoted:
         return unquoted
     return value
 
 
 def _read(key: Key, text: str) -> Any:
-    """Parse a text like `read`, but keep quotes as part of the text."""
+    """Parse a text like `read`, but do not remove double quotes."""
     if type(None) in key.types and text.lower() in NULLS:
         return None  # data.group=none
     takes_only_texts = key.types <= {str, Path, type(None)} and not key.is_list
@@ -85,8 +87,8 @@ def _read(key: Key, text: str) -> Any:
         return text
     if str not in key.types or key.is_list:
         return value  # optim.lr=1e-3 or probe.shots=[1,5]
-    # The key takes texts and other types. A number is always read as a number, and true or false
-    # only if the key takes them.
+    # The key takes texts and other types. A number gives a number. true and false give a bool only
+    # if the key takes bools. Anything else stays a text.
     types_before_text = {int, float} | (key.types & {bool})
     return value if type(value) in types_before_text else text
 
@@ -100,13 +102,13 @@ def check_keys(
     """Check that dotted keys are keys of recipes.
 
     Args:
-        keys: Dotted keys, without the options of the tool.
+        keys: Dotted keys to check.
         where: Start of the error, such as the path of a file; empty for keys that the user typed.
         known: Allowed keys. Default: all keys of recipes.
-        others: Options of the tool, to suggest in the error.
+        others: More names that the error may suggest, such as options of a tool.
 
     Raises:
-        UserError: Some keys are unknown. The error suggests the nearest key for each unknown key,
+        UserError: Some keys are unknown. For each unknown key, the error suggests the nearest key
             or lists the choices.
     """
     known = schema.all_keys() if known is None else known
@@ -120,7 +122,10 @@ def check_keys(
 
 
 def _unknown_key(key: str, known: Collection[str]) -> str:
-    """Return what is wrong with an unknown key, and what to write instead."""
+    """Return what is wrong with an unknown key, and what to write instead.
+
+    For example, `lr` gives "unknown key lr; did you mean optim.lr?".
+    """
     if key in ("data.name", "model.name"):
         preset = key.split(".")[0]
         return f"{key}: use {preset}=NAME instead."
@@ -131,8 +136,8 @@ def _unknown_key(key: str, known: Collection[str]) -> str:
     # The group may be missing: `lr` for `optim.lr`, or `every` for `eval.every` and `probe.every`
     if same_name := [name for name in known if name.rpartition(".")[2] == key]:
         return f"unknown key {key}; did you mean {' or '.join(same_name)}?"
-    # Suggest the nearest key, otherwise the keys of the same group, otherwise the top level: keys
-    # without a group, such as `seed`, and groups with a dot, such as `optim.`
+    # Suggest the nearest key. If no key is near, list the keys of the same group. If the group is
+    # unknown too, list keys without a group, such as `seed`, and groups, such as `optim.`.
     nearest = difflib.get_close_matches(key, known, n=1)
     top_level = {"".join(name.partition(".")[:2]) for name in known} | {"recipe"}
     return f"unknown key {key}; {suggest(key, nearest or siblings or sorted(top_level))}"
@@ -144,7 +149,11 @@ def write_all(values: Mapping[str, Any]) -> list[str]:
 
 
 def write(key: str, value: Any) -> str:
-    """Return the argument key=value. Quote a string that would be parsed as another type."""
+    """Return the argument key=value for a value.
+
+    Quote a string that `read` would parse as another value: ("data.group", "none") gives
+    data.group="none".
+    """
     text = _text(value)
     known = schema.all_keys().get(key)
     if isinstance(value, str) and known and read(known, text) != value:
@@ -155,8 +164,8 @@ def write(key: str, value: Any) -> str:
 def _text(value: Any) -> str:
     """Format a value as a user would type it after `key=`.
 
-    Unlike `option_text`, quote strings inside lists and mappings where needed: ["a b", "c"] becomes
-    ["a b",c].
+    Strings inside lists and mappings are quoted where needed: ["a b", "c"] becomes ["a b",c]. The
+    function `option_text` never adds such quotes.
     """
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_element, value))}]"
@@ -167,7 +176,10 @@ def _text(value: Any) -> str:
 
 
 def _element(value: Any) -> str:
-    """Format a value inside brackets. Quote a string that would be parsed as another value."""
+    """Format a value inside brackets.
+
+    Quote a string that YAML would not read as the same string: "true" and "a,b" need quotes.
+    """
     text = _text(value)
     needs_quotes = isinstance(value, str) and (SPECIAL.search(text) or yaml_word(text) != text)
     return json.dumps(text, ensure_ascii=False) if needs_quotes else text

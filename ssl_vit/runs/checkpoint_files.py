@@ -17,7 +17,7 @@ def list_checkpoints(root: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """Return the optimiser step of a checkpoint's folder."""
+    """Return the optimiser step of a checkpoint's folder: 600 for step-000000600."""
     return int(path.name.removeprefix("step-"))
 
 
@@ -36,8 +36,8 @@ def remove(path: Path, own_names: Collection[str] = (MANIFEST, STATE)) -> None:
             kept.mkdir(exist_ok=True)
             entry.rename(kept / entry.name)
     # Rename the folder before its files are removed, so that a killed process leaves no checkpoint
-    # with missing files. No process has the number 0, so no unfinished folder .NAME.PID has this
-    # name.
+    # with missing files. A folder that process PID is writing is called .NAME.PID. No process has
+    # the number 0, so the name .NAME.0 is free.
     hidden = path.with_name(f".{path.name}.0")
     path.rename(hidden)
     files.remove(hidden)

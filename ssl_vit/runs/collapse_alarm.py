@@ -42,17 +42,20 @@ class CollapseAlarm(Callback):
         if row["step"] < self.warmup or row["step"] == self.first["step"]:
             return
         out_of_bounds = self._out_of_bounds(row)
+        # A measure within the bounds is dropped, so its count begins again at 0
         self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in out_of_bounds}
         for name, finding in out_of_bounds.items():
+            # `==` and not `>=`, so that a measure that stays out of bounds causes one warning
             if self.in_a_row[name] == IN_A_ROW:
                 self.warn(f"step {row['step']}: features may be collapsing: {finding}")
 
     def _out_of_bounds(self, row: Row) -> Mapping[str, str]:
         """Find the measures of the features that are out of bounds.
 
-        The measures are the effective rank, relative to the first value, and the mean cosine
-        between the features of two images. DINO and iBOT also have the mutual information between
-        images (or patches) and the prototypes that the teacher chooses, as a share of the maximum.
+        All objectives have two measures: the effective rank as a share of the first value, and the
+        mean cosine between the features of two images. DINO and iBOT also have the mutual
+        information between images (or patches) and the prototypes that the teacher chooses, as a
+        share of the maximum.
 
         Returns:
             `{name of the measure: text with the value and the bound}`.

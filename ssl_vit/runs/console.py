@@ -50,7 +50,8 @@ def rows_under(name: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _summary(row: Row) -> str:
     """Describe a row of training metrics: loss, first main metric, learning rate and speed."""
-    # a row has no loss if the objective learns labels, and no image since the last row had a label
+    # A row has no loss if an objective that learns labels has met no labelled image since the last
+    # row
     parts = ["no labels seen"]
     if "loss" in row:
         parts = [f"loss {find_metric(LOSS_KEY).text(row['loss'])}"]
@@ -110,7 +111,7 @@ class _Progress(Callback, ABC):
         }
         if LOSS_KEY in held_out_values:
             count = "" if self.images is None else f" (n = {format_image_count(self.images)})"
-            # `held_out_values` contains both metrics and baselines
+            # Pass the values twice, because they contain both the metrics and the baselines
             metrics = format_metrics(held_out_values, baselines=held_out_values)
             yield f"held out at step {step}: {metrics}{count}"
         has_probes = any(key.is_probe for key in columns)
@@ -190,7 +191,7 @@ class ProgressLines(_Progress):
             self._print(row["step"])
 
     def _intervals_waited(self) -> float:
-        """Return the time since the last line, in intervals."""
+        """Return the time since the last line, in intervals: 2.0 after two intervals."""
         now = time.monotonic()
         return (now - self.printed_at) / self._interval(now)
 

@@ -24,7 +24,7 @@ def cores() -> int:
 def process_cores() -> int:
     """Return this process's share of the CPU cores, at least 1.
 
-    The processes of a run on this machine share the usable cores.
+    The usable cores are divided evenly among the processes of a run on this machine.
     """
     cores_per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
     tasks = os.environ.get("SLURM_NTASKS", "")
@@ -39,10 +39,10 @@ def process_cores() -> int:
 def requested_threads() -> int | None:
     """Return the number of threads that the user set in OMP_NUM_THREADS, or None.
 
-    torchrun, `accelerate launch` and deepspeed set OMP_NUM_THREADS themselves, mostly to 1. So the
-    number is ignored in a process that such a launcher has started.
+    Launchers (torchrun, `accelerate launch` and deepspeed) also set OMP_NUM_THREADS, mostly to 1.
+    So the number is ignored in a process that a launcher has started.
     """
-    # environment variables by which a launcher is recognised
+    # A process was started by a launcher if it has one of these environment variables
     set_by_launchers = {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}
     if "SLURM_PROCID" not in os.environ:  # SLURM jobs set LOCAL_RANK without a launcher
         set_by_launchers.add("LOCAL_RANK")

@@ -48,7 +48,8 @@ def replacing(path: Path, own_names: Collection[str] | None = None) -> Iterator[
     except BaseException as error:
         with suppress(OSError):
             remove(unfinished)
-        # an error that names no file, or the unfinished file, is raised again with the name `path`
+        # An error may name no file, or the unfinished file, which the user does not know. Raise
+        # such an error again with the name `path`
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(unfinished)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
@@ -80,11 +81,13 @@ def _exchange(unfinished: Path, path: Path, own_names: Collection[str]) -> None:
 def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
     """Return the unfinished files and folders in a folder.
 
-    Such files are still being written, or were left by a killed process.
+    Such files are still being written, or were left by a killed process. For example, process 12
+    writes result.json under the name .result.json.12.
 
     Args:
         folder: Folder to look in.
-        names: Pattern of the names that the files and folders have when they are finished.
+        names: Pattern of the names that the files and folders have when they are finished, such as
+            result.json.
     """
     unfinished = []
     with suppress(OSError), os.scandir(folder) as entries:
@@ -98,12 +101,12 @@ def leftovers(folder: Path, names: re.Pattern[str]) -> list[Path]:
 def sweep(folder: Path, names: re.Pattern[str], delete: Callable[[Path], None] = remove) -> None:
     """Remove the unfinished files that killed processes have left in a folder (`leftovers`).
 
-    No other process may write files with these names meanwhile. Other processes may remove such
-    files.
+    While this function runs, no other process may write files with these names. Other processes may
+    remove such files.
 
     Args:
-        folder: See `leftovers`.
-        names: See `leftovers`.
+        folder: Folder to look in.
+        names: Pattern of the names that the files have when they are finished.
         delete: Function that removes a file or folder, but not the target of a link.
     """
     for path in leftovers(folder, names):

@@ -56,11 +56,10 @@ def open_run(folder: Path) -> "Run":
 def parse_row(line: str) -> Row | None:
     """Parse a line of metrics.jsonl, or return None if the line is invalid.
 
-    A row is valid if every value is a number, and `step` and other integers are small enough for a
-    float to hold them exactly.
+    A valid row has an integer `step`, and every value is a number. Integers must be so small that a
+    float can hold them exactly. An example is `{"step": 100, "loss": 0.5}`.
     """
-    # The general check of JSON files (`records.read`) takes twice as long. A file may have millions
-    # of rows.
+    # Do not use `records.read`, which takes twice as long, because a file may have millions of rows
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -115,7 +114,8 @@ class Run:
         """Complete the recipe from the folder, and check that the folder holds the same run.
 
         Raises:
-            UserError: As `identity.reconcile`.
+            UserError: The folder, or RUN of resume=RUN@STEP, has another recipe. Or RUN has no
+                checkpoint of STEP.
         """
         return identity.reconcile(self.recipe, self.folder)
 
@@ -128,10 +128,11 @@ class Run:
         return identity.read_record(self.folder / "environment.json", Environment)
 
     def open(self, environment: dict[str, Any]) -> None:
-        """Create the folder, or check that its run has the same images, weights and plugin.
+        """Create the folder of the run, and write recipe.yaml and environment.json.
 
-        Write recipe.yaml and environment.json. Remove files (`LEFT`) of an earlier run that failed
-        before it had begun.
+        If a run has begun in the folder, check that this run has the same images, weights and
+        plugin. If an earlier run failed before it had begun, remove the files of the earlier run
+        (`LEFT`).
 
         Args:
             environment: Content of environment.json. The method adds records about the recipe.
@@ -186,7 +187,7 @@ class Run:
         """Write result.json.
 
         Raises:
-            UserError: As `check_not_moved`.
+            UserError: The folder was moved or removed.
         """
         self.check_not_moved()
         write_atomically(self.folder / "result.json", json.dumps(result.content(), indent=2) + "\n")
@@ -220,7 +221,7 @@ class Run:
         """Append a dated line to log.txt.
 
         Raises:
-            OSError: As `append`.
+            OSError: The file cannot be written.
         """
         self._check_in_place()
         append(self.log, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n".encode(errors="replace"))
@@ -229,7 +230,7 @@ class Run:
         """Print a warning and write it to log.txt. The run's page shows the warnings of log.txt.
 
         Raises:
-            OSError: As `append`.
+            OSError: log.txt cannot be written.
         """
         print(f"warning: {text}", flush=True)
         self.write_log(f"warning: {text}")
@@ -238,16 +239,17 @@ class Run:
     def lock(self, on_lost: Callable[[str], None] = lambda why: None) -> Iterator[None]:
         """Keep other writers out of the folder while the `with` block runs (lock.hold).
 
-        First, unfinished files of killed processes are removed. If the block raises UserError
-        before the run has metrics or a log, a folder that did not exist before is removed again.
+        First, unfinished files of killed processes are removed. If the block raises UserError, a
+        folder that this method created is removed again, unless the run has metrics or a log.
 
         Args:
-            on_lost: Function that is called with a reason, for example to stop training, if a line
-                or row cannot be written because the folder was moved or removed.
+            on_lost: Function that is called if the folder was moved or removed, and a line or row
+                can therefore not be written. The argument is the reason as text. The function may
+                stop training.
 
         Raises:
-            UserError: Another process or thread holds the folder, or it lies in another run's
-                folder.
+            UserError: Another process or thread holds the folder, or the folder lies in the folder
+                of another run.
         """
         lock.check_outside(self.recipe.name, self.folder)
         existed = self.folder.exists()
@@ -286,7 +288,8 @@ class Run:
     def _check_in_place(self) -> None:
         """Check that the folder was not moved or removed, before a line is written.
 
-        Otherwise, call `on_lost` of `lock` with the reason, then raise the error.
+        If the folder was moved or removed, call the function `on_lost` that `lock` got, then raise
+        an error.
 
         Raises:
             OSError: The folder was moved or removed. Another folder may now have the same path.

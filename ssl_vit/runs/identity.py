@@ -83,7 +83,7 @@ class Difference(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Kind of the fact, or an empty string for a key."""
+        """Kind of the fact, such as "data" for "data:train", or an empty string for a key."""
         return self.key.partition(":")[0] if ":" in self.key else ""
 
     @property
@@ -108,11 +108,12 @@ def differences(
 ) -> list[Difference]:
     """Return the differences between the identities of two runs.
 
-    An identity has an entry for each key of the recipe, such as `optim.lr`, and for each fact about
-    a file, such as `data:train`, the hash of the training images. If one run lacks a key, the
-    default of the key is compared, because versions and objectives have different keys. If one run
-    lacks a fact, the fact is not compared, because earlier versions recorded fewer facts, and
-    deleted files have no facts.
+    An identity has an entry for each key of the recipe, such as `optim.lr`. It also has an entry
+    for each fact about a file: `data:train` is the hash of the training images.
+
+    If one run lacks a key, the default of the key is compared instead, because versions and
+    objectives have different keys. If one run lacks a fact, the fact is not compared, because
+    earlier versions recorded fewer facts, and deleted files have no facts.
 
     Args:
         before: `{key or fact: value}` of the run that exists.
@@ -139,9 +140,9 @@ def keys_of_prediction(values: Mapping[str, Any]) -> list[str]:
     those of the objective's groups, such as `views.jitter`, and the sizes of images and patches. An
     objective with several views of an image adds the batch and the preprocessing.
 
-    The groups of an unknown objective, for example of a plugin that is not loaded, are unknown. The
-    result then has the keys of all groups in `values` that only some objectives use, or that
-    ssl_vit does not know.
+    If the objective is unknown, for example because its plugin is not loaded, its groups are also
+    unknown. The result then has the keys of all groups in `values` that only some objectives use,
+    and of all groups with a key that ssl_vit does not know.
 
     Args:
         values: `{dotted key: value}` of the recipe.
@@ -186,8 +187,8 @@ def written_hash(values: Mapping[str, Any], without_effect: Collection[str] = ()
 def keys_without_effect(recipe: Recipe) -> list[str]:
     """Return the keys of the objective and the target that do not change the computation.
 
-    For a plugin, environment.json records these keys. Otherwise they would count as changing the
-    computation where the plugin is not loaded, because the keys are unknown there.
+    For a plugin, environment.json records these keys. A process that has not loaded the plugin does
+    not know the keys, and without the record would take them for keys that change the computation.
     """
     # `recipe.groups` are the groups of keys that the objective and the target use
     keys = [key for key in recipe.values() if key.split(".")[0] in recipe.groups]
@@ -249,8 +250,8 @@ def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
     """Yield the earlier runs that made a recipe's initial weights and teachers, latest run first.
 
     Yields:
-        Folder and recipe of a run. The recipe is None if the run is missing or its recipe cannot be
-            read. The runs before this run are then unknown.
+        Folder and recipe of a run. If the run is missing or its recipe cannot be read, the recipe
+            is None, and the runs before this run are not yielded.
     """
     yielded: set[Path] = set()
     waiting = [*recipe.sources().values()]
@@ -272,7 +273,7 @@ def runs_before(recipe: Recipe) -> Iterator[tuple[Path, Recipe | None]]:
 def upstream_cost(recipe: Recipe) -> dict[str, float | None]:
     """Return the cost of all earlier runs that made a run's initial weights and teachers.
 
-    Several weights from the same run count once.
+    If several weights come from the same run, the cost of this run counts once.
 
     Returns:
         `{"exaflop": ..., "device_hours": ...}`, each a number, or None if the cost of a source is
@@ -327,12 +328,13 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     has_begun = is_begun(folder)
     if has_begun:  # check this first, because all further checks rely on recipe.yaml
         _check_unedited(recipe, folder)
-    # A run with rows of metrics has begun, but starts again if it has no checkpoint. Such a run is
-    # also completed from the trunk, the run of resume=RUN@STEP.
+    # A run without a checkpoint or result starts again, even if it has rows of metrics. So complete
+    # its recipe from the trunk (the run of resume=RUN@STEP), as for a new run
     has_state = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
     if recipe.trunk and not has_state:
         _complete_from_trunk(recipe, recipe.trunk.folder)
-    # a run that has begun may lack recipe.yaml: without RECORDS, `_check_unedited` allows this
+    # Nothing to compare with. A run that has begun may lack recipe.yaml if it also lacks RECORDS,
+    # because only then `_check_unedited` raises no error
     if not (folder / "recipe.yaml").exists() or not has_begun:
         _pin_revisions(recipe)
         return recipe
@@ -376,9 +378,11 @@ def _complete_from_trunk(recipe: Recipe, trunk: Path) -> None:
 def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
     """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe.
 
-    Both recipes are changed in place. `recipe` takes over a precision for "auto", the measured mean
-    and standard deviation of the images, and the commits of weights on the Hub. The folder's recipe
-    takes over new paths of local weights that were moved.
+    `recipe` is changed in place. Its precision "auto" is replaced by the folder's precision. If it
+    sets no mean and standard deviation of the images, the values of the folder are used. Weights on
+    the Hub get the folder's commits.
+
+    The returned recipe has the new paths of local weights that were moved.
     """
     values = {"recipe": f"{folder}/recipe.yaml", "out": recipe.out}
     if recipe.plugin:
@@ -397,9 +401,8 @@ def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
     """Check that a run with resume=RUN@STEP would take the same steps as RUN up to STEP.
 
     RUN is called the trunk. With optim.schedule=wsd, the steps before the decay of the learning
-    rate do not depend on the length of the run. Therefore a run that continues a trunk equals, to
-    the bit, a run of the same length from step 0, and has the same hash. The training state and
-    result.json say where the run began.
+    rate do not depend on the length of the run. Therefore a run that continues a trunk has, to the
+    bit, the same weights as a run of the same length from step 0. Both have the same hash.
 
     Args:
         recipe: Recipe of the run with resume=RUN@STEP.
@@ -459,7 +462,9 @@ def options_to_keep(trunk: Recipe, step: int) -> str:
     # if the run does not save this step, use checkpoint.every=step, so that this step is the first
     every = settings.every if step % settings.every == 0 else step
     num_saved = -(-steps // every)  # ceil(steps / every), because the last step is saved, too
-    num_earlier = step // every - 1  # number of checkpoints before this step, which may be removed
+    # Only earlier checkpoints may be removed. With steps=2400, every=600 and step=1200, there are 4
+    # checkpoints, of which 1 is earlier, so 3 must be kept
+    num_earlier = step // every - 1
     keep = num_saved - num_earlier
     if every == settings.every and keep <= settings.keep:
         return ""
@@ -471,8 +476,8 @@ def planned_differences(
 ) -> list[str]:
     """Describe the differences between recipe.yaml and a study's plan.
 
-    The mean and the standard deviation of the images are not compared if the run measured the
-    values, because the plan did not set any.
+    If the plan does not set the mean and the standard deviation of the images, the run measures
+    these values, and they are not compared.
 
     Args:
         values: `{dotted key: value}` of recipe.yaml.
@@ -493,8 +498,9 @@ def planned_differences(
 def _check_unedited(recipe: Recipe, folder: Path) -> None:
     """Check that recipe.yaml has not changed since the folder's run was made.
 
-    recipe.yaml is compared with the hashes of the recipe in result.json and environment.json. If an
-    earlier version has recorded no hash, recipe.yaml only has to exist.
+    recipe.yaml is compared with the hashes of the recipe in result.json and environment.json. If
+    one of these files has no hash, because an earlier version wrote the file, recipe.yaml only has
+    to exist.
 
     Raises:
         UserError: recipe.yaml was edited or removed, or result.json or environment.json was written
@@ -519,7 +525,9 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
 def _pin_revisions(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
     """Replace the revisions of weights on the Hub by commits.
 
-    The commit comes from `recipe_before` if it names the same repository, otherwise from the Hub.
+    If `recipe_before` names the same repository, the commit comes from `recipe_before`. Otherwise,
+    the Hub is asked for the current commit. For example, hf-hub:USER/NAME@main becomes
+    hf-hub:USER/NAME@COMMIT.
     """
     sources_before = recipe_before.sources() if recipe_before else {}
     for key, source in recipe.sources().items():
@@ -584,8 +592,8 @@ def check_facts(recipe: Recipe, folder: Path, now: Mapping[str, Mapping[str, Any
         else:
             options = {source.kind: source.option for source in recipe.sources().values()}
             option = options[kind]
-            # "weights" and "file" are the names of hashes of weights. Other names are options of
-            # the network, such as pool. The message lists these options.
+            # Two cases: a hash of the weights differs, whose name is "weights" or "file". Or only
+            # options of the network differ, such as pool, which the message lists
             files = "weights" if {"weights", "file"} & {*names} else ", ".join(names)
         # do not recommend to remove the folder if it is another run, named in resume=RUN@STEP
         if recipe.trunk is not None and folder == recipe.trunk.folder:
@@ -608,7 +616,7 @@ def changed_options(recipe: Recipe, folder: Path) -> list[Difference]:
     # compare only whether eval.real is set, because `check_facts` compares the hash of the file
     for values in (before, now):
         values["eval.real"] = bool(values.get("eval.real"))
-    # a key that was not recorded counts as null
+    # `before.get` is None for a key that was not recorded
     return [
         Difference(key, before.get(key), now[key]) for key in now if now[key] != before.get(key)
     ]
@@ -639,11 +647,12 @@ def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
         fingerprint: Function that returns the hashes of the recipe's images.
 
     Returns:
-        Warnings about images and weights that are missing on this machine, and so were not checked.
+        Warnings about images and weights that were not checked, because they are missing on this
+        machine.
 
     Raises:
-        UserError: The run was made with other images, weights or files, which the message names, or
-            was continued from another run or step than resume= says.
+        UserError: The run was made with other images, weights, files or options, which the message
+            names. Or the run was continued from another run or step than resume= says.
     """
     recipe, folder, result = run.recipe, run.folder, run.result()
     check_start(recipe, result.trunk if result else None)
@@ -670,10 +679,10 @@ def check_finished(run: "Run", fingerprint: Fingerprint) -> list[str]:
 def check_start(recipe: Recipe, began: dict[str, Any] | Trunk | None) -> None:
     """Check that a run began where resume=RUN@STEP says.
 
-    A run that began at step 0 fits every RUN@STEP, because a run that was continued from RUN has
-    the same weights to the bit. For the same reason, a recipe without resume=RUN@STEP fits every
-    run. Only the name of RUN's folder is compared, because the folder may have been moved or
-    removed.
+    A continued run has the same weights, to the bit, as a run from step 0. Therefore a run that
+    began at step 0 passes the check for every RUN@STEP, and every run passes if the recipe has no
+    resume=RUN@STEP. Of RUN, only the name of the folder is compared, because the folder may have
+    been moved or removed.
 
     Args:
         recipe: Recipe of the run, with or without resume=RUN@STEP.
@@ -716,6 +725,7 @@ def describe_remeasurement(run: "Run") -> str:
     """
     recipe = run.recipe
     changed = changed_options(recipe, run.folder)
+    # True if each change sets eval.test or eval.real, and no change removes one
     adds_only_measurements = all(
         difference.key in MEASURED_LAST and difference.wanted for difference in changed
     )
@@ -815,8 +825,8 @@ def _other_weights(
 ) -> str:
     """Return why the weights that a run began with are not the planned weights, or an empty text.
 
-    The hashes of the weights are compared. If the planned weights are not on this machine, or if
-    environment.json has no hashes, only the names of the weights are compared.
+    The hashes of the weights are compared. If there are no hashes, because the planned weights are
+    not on this machine or environment.json has none, the names of the weights are compared instead.
 
     Args:
         source: Planned weights, the value of `init` or of a teacher.
@@ -824,7 +834,8 @@ def _other_weights(
         recorded: Hashes of the weights in environment.json, or empty.
 
     Returns:
-        A sentence without the full stop.
+        A sentence without the full stop, such as `the initial weights differ from the weights of
+        NAME`.
     """
     recorded_source = InitSource(str(written.get(source.key, SCRATCH)), source.key)
     weights_text = "initial weights" if source.key == "init" else f"{source.kind}'s weights"
@@ -856,6 +867,8 @@ def _hashes_of_weights(source: InitSource, modified_ns: int) -> dict[str, Any]:
 
 def training_images(run: Path) -> tuple[str, ...]:
     """Return the options that choose a run's training images, labels and groups.
+
+    Each option is a text such as `data.size=224`.
 
     A group (data.group) is a set of images that belong together, such as the images of a patient.
     The result is empty for a stream, because only the first images of a stream are known.

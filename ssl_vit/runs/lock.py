@@ -62,7 +62,7 @@ def check_outside(name: str, folder: Path) -> None:
         UserError: The folder is inside a run's folder.
     """
     for above in folder.resolve().parents:
-        # stricter than `pages.run_record.is_run`, which accepts a folder with fewer files
+        # Require both files. `pages.run_record.is_run` would accept a folder with fewer files
         if all((above / file).is_file() for file in ("recipe.yaml", "environment.json")):
             raise UserError(
                 f"name={name}: {folder} is inside {above}, the folder of another run. "
@@ -93,8 +93,9 @@ def writer(folder: Path) -> str | None:
         return None
     pid, host = holder["pid"], holder.get("host")
     if host == socket.gethostname():
-        # An ended process may have had the same number as this process, above all in a container.
-        # So look up the folder in OURS, the folders that this process has locked.
+        # The number of this process may also be the number of an ended process that wrote the file,
+        # above all in a container. So look whether OURS, the folders that this process has locked,
+        # has the folder
         if pid == os.getpid():
             return "this process" if folder.resolve() in OURS else None
         if not _is_alive(pid):
@@ -112,6 +113,7 @@ def wait_until_free(folder: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
+    """Return whether a process of this machine exists. Signal 0 only checks this, and ends none."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -135,8 +137,8 @@ def hold_process(job: str, nested: bool = False) -> Iterator[None]:
     Raises:
         UserError: Another job has not ended.
     """
-    # The lock keeps other threads out. It is reentrant, so for this thread the list of running jobs
-    # decides.
+    # Two cases are refused. Another thread runs a job: then the lock cannot be taken. This thread
+    # runs a job and the new job may not be nested: the lock can be taken again, so _JOBS decides
     is_acquired = _PROCESS.acquire(blocking=False)
     try:
         if not is_acquired or (_JOBS and not nested):

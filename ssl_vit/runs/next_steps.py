@@ -32,11 +32,12 @@ class NextCommand(NamedTuple):
 def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -> list[NextCommand]:
     """Return commands to run after a finished run.
 
-    After pre-training: compare with tuned training from scratch, measure the encoder, fine-tune it.
-    After fine-tuning: look at the encoder, write its features, compare with other runs.
+    After pre-training, the commands compare the run with tuned training from scratch, measure the
+    encoder, and fine-tune the encoder. After fine-tuning, the commands draw figures of the encoder,
+    write the features of all images, and compare the run with other runs.
 
-    If the run's images have no labels or are a stream, the commands contain a placeholder for other
-    images.
+    If the run's images have no labels or are a stream, the commands after pre-training contain a
+    placeholder for other images.
 
     Args:
         folder: The folder of the finished run, as the user would type it.
@@ -86,7 +87,7 @@ def main_step(
             were compared.
         has_scratch: Whether a comparable run from scratch exists.
     """
-    # without the plugin of an objective, this is what the runs of the plugin have recorded
+    # If the objective's plugin is not loaded, use the declaration that runs have recorded
     declared = declaration.find_objective_or_stub(recipe.objective)
     objectives = declared.trained(recipe)  # several objectives if the run trains a sum
     learns_only_labels = all(objective.labels for objective in objectives)
@@ -121,6 +122,7 @@ def has_labels(not_compared: str | None) -> bool:
     Args:
         not_compared: Reason why the run's features were not compared with untrained weights.
     """
+    # None means that the features were compared, which needs labels
     return not (not_compared or "").startswith((NO_LABELS, NO_CLASSES))
 
 
@@ -138,7 +140,7 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
         pretraining: Recipe with the objective and the model.
         labelled: Recipe with labelled images, or None if no labelled images are known.
     """
-    # without the plugin of an objective, this is what the runs of the plugin have recorded
+    # If the objective's plugin is not loaded, use the declaration that runs have recorded
     declared = declaration.find_objective_or_stub(pretraining.objective)
     learns_labels = any(part.labels for part in declared.trained(pretraining))
     if learns_labels or pretraining.plugin:
@@ -194,6 +196,7 @@ def _options_for_other_images(place: str, recipe: Recipe) -> list[str]:
 
 def _image_options(recipe: Recipe) -> list[str]:
     """Return the options by which another run reads the images of a recipe."""
+    # The path is enough if the recipe has both a path and a repository on the Hub
     keys = {*SPLIT_KEYS, *READING, "data.range"}
     keys.discard("data.hub" if recipe.data.path else "data.path")
     return _options_of_group(recipe, "data", keys)
@@ -208,7 +211,7 @@ def _options_of_group(recipe: Recipe, group: str, wanted: Collection[str] = ()) 
     Args:
         recipe: Recipe with the values.
         group: `data` or `model`.
-        wanted: Keys that may be named. If empty, all keys of the group may be named.
+        wanted: Keys of the group to which the result is limited. If empty, all keys of the group.
     """
     name_key = f"{group}.name"
     preset = recipe.value(name_key)
@@ -260,8 +263,9 @@ def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> li
 def _find_pretraining(recipe: Recipe) -> Recipe | None:
     """Return the recipe of the latest pre-training of an encoder.
 
-    This is the given recipe if it pre-trains. Otherwise, search the earlier runs that made the
-    initial weights. Return None if none of them is a pre-training, or if an earlier run is missing.
+    If the given recipe pre-trains, return the given recipe. Otherwise, search the earlier runs that
+    made the initial weights, the latest first. Return None if an earlier run is missing before a
+    pre-training is found, or if no earlier run is a pre-training.
     """
     if recipe.trains and not recipe.fine_tunes:
         return recipe

@@ -30,8 +30,9 @@ class OutputFolder(Generic[Content]):
         record: Name of the JSON file that describes the content. A folder with other files must
             have this file.
         record_type: Type of the record.
-        run: Folder of the run that contains this folder, or None. In a run, the run's lock is
-            taken, and a damaged record is ignored, because the tool can write all files again.
+        run: Folder of the run that contains this folder, or None. If a run contains the folder, the
+            lock of the run is taken. A damaged record is then ignored, because the tool can write
+            all files again.
     """
 
     path: Path

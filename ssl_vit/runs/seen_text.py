@@ -16,16 +16,18 @@ FEW_COPIES = 0.001
 def recorded(result: Result | None, environment: Environment) -> list[SeenImages]:
     """Return the record of seen images from result.json or, for unfinished runs, environment.json.
 
-    environment.json only covers the earlier runs, not the run itself.
+    environment.json has only the counts of earlier runs. Only result.json also has the counts of
+    the run itself.
     """
     return (result and result.seen) or environment.seen or []
 
 
 def learned_labels(seen: Iterable[SeenImages], split: str = "test") -> int:
-    """Return the number of images of a split whose labels were learned, the maximum over runs.
+    """Return the number of images of a split whose labels a run has learned.
 
-    A number up to the share `FEW_COPIES` of the split counts as 0, because so few images barely
-    change an accuracy.
+    If several runs have learned labels, the result is the largest of their numbers. A number up to
+    the share `FEW_COPIES` of the split counts as 0, because so few images barely change an
+    accuracy.
 
     Args:
         seen: Counts of images that each run was trained on.
@@ -80,11 +82,12 @@ def cautions(seen: Iterable[SeenImages]) -> list[str]:
 def _counted(images: dict[str, int], totals: dict[str, int]) -> str:
     """Describe numbers of images, such as `6 of 10 test and 1 held-out`.
 
-    Totals that equal the number are not named. Splits with 0 images are left out.
+    The total of a split ("of 10") is named only if it differs from the number. Splits with 0 images
+    are left out.
 
     Args:
         images: `{split: number of images}`.
-        totals: `{split: number of all images}`.
+        totals: `{split: number of all images}`. A split without an entry has no total.
     """
     texts = []
     for split, count in images.items():

@@ -73,7 +73,8 @@ def shared_file(run: Path, facts: Mapping[str, Any]) -> SharedFile:
 
     Args:
         run: Folder of the run that needs the measurement.
-        facts: JSON values that the measurement depends on, without code and machine.
+        facts: JSON values that the measurement depends on. The code, the libraries and the CPU are
+            added here.
     """
     if not is_task(run):
         return SharedFile(None)

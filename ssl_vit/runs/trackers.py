@@ -33,7 +33,8 @@ Call = Callable[[Any], None]
 class WarningLog(Callback):
     """Callback that writes warnings to log.txt, from any process.
 
-    Lines that cannot be written, for example to a full disk, are written before the next line.
+    A line that cannot be written, for example to a full disk, is kept and tried again before the
+    next line.
     """
 
     def __init__(self, run: Run) -> None:
@@ -66,7 +67,11 @@ class MetricsLog(WarningLog):
 
 
 def tag_values(row: Row) -> dict[str, Any]:
-    """Return `{name in trackers: value}` of a row. Training metrics get the prefix `train/`."""
+    """Return `{name in trackers: value}` of a row, without the step.
+
+    Training metrics get the prefix `train/`: `loss` becomes `train/loss`. A name with a slash, such
+    as `validation/loss`, stays.
+    """
     return {
         name if "/" in name else f"train/{name}": value
         for name, value in row.items()
@@ -188,7 +193,8 @@ def check_installed(names: Sequence[str]) -> None:
     """
     for name in names:
         module = importlib.util.find_spec(name)
-        # a folder with this name in the working directory is found as a module without origin
+        # A folder with this name in the working directory is no library. It is found as a module,
+        # but has no origin
         if module is None or module.origin is None:
             raise UserError(
                 f"log.trackers={name}: {name} is not installed. "
@@ -286,8 +292,8 @@ def _mlflow(folder: Path, label: str, before: str | None) -> dict[str, Any]:
 
     address = os.environ.get("MLFLOW_TRACKING_URI")
     files_uri = None
-    # set_tracking_uri also sets MLFLOW_TRACKING_URI. Ignore the database of an earlier run of this
-    # process.
+    # An earlier run of this process may have set MLFLOW_TRACKING_URI, because set_tracking_uri
+    # below sets this variable. So a database in _mlflow_databases is no choice of the user
     if address is None or address in _mlflow_databases:
         database = f"sqlite:///{folder / 'mlflow.db'}"  # MLflow 3 refuses a plain folder
         files_uri = (folder / "mlflow").as_uri()

@@ -15,8 +15,8 @@ def keep_freed_memory() -> bool:
     """Let glibc's malloc keep freed memory instead of returning the memory to the kernel.
 
     This saves time, because a step frees all activations, and the next step needs as much memory
-    again (docs/speed.md). Nothing changes with another C library, or if an environment variable
-    sets glibc's thresholds.
+    again (docs/speed.md). Nothing changes in two cases: the C library is not glibc, or an
+    environment variable sets glibc's thresholds.
 
     Returns:
         Whether malloc now keeps freed memory.

@@ -40,7 +40,7 @@ def _sync(path: Path) -> None:
 
 
 def _size_and_hash(path: Path) -> dict[str, Any]:
-    """Return the size in bytes and the SHA-256 of a file, as in manifest.json."""
+    """Return {"bytes": size of a file, "sha256": SHA-256 of the file}, as in manifest.json."""
     with path.open("rb") as file:
         return {
             "bytes": path.stat().st_size,
@@ -51,17 +51,18 @@ def _size_and_hash(path: Path) -> dict[str, Any]:
 def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1) -> Path:
     """Write a checkpoint, then remove old checkpoints.
 
-    The newest `keep` checkpoints stay, and for each of them the checkpoint of the best step up to
-    then (`state["best"]["step"]`). If the newest checkpoint is damaged, the run can thus resume
-    from the previous checkpoint, and the best checkpoint of that state still exists. Checkpoints of
-    later steps are removed: the run has resumed from an earlier step, so later checkpoints must be
-    damaged.
+    The new checkpoint and `keep` - 1 earlier checkpoints stay: the newest, but checkpoints at
+    multiples of `every` before all others. For each checkpoint that stays, the checkpoint of the
+    best step up to then (`state["best"]["step"]`) stays, too. If the newest checkpoint is damaged,
+    the run can thus resume from the previous checkpoint, and the best checkpoint of that state
+    still exists. Checkpoints of later steps than `step` are removed. Such checkpoints are damaged,
+    because the run would otherwise have resumed from them.
 
     Args:
         root: The run's folder of checkpoints.
         step: Optimiser step of the checkpoint.
         state: Tensors in plain containers.
-        keep: Number of checkpoints that stay.
+        keep: Number of checkpoints that stay, without the checkpoints of best steps.
         every: Interval of checkpoints in steps. Checkpoints at multiples of the interval are
             removed last, because another run may begin there (resume=RUN@STEP).
 
@@ -96,7 +97,7 @@ def save(root: Path, step: int, state: dict[str, Any], keep: int, every: int = 1
 
 
 def folder(root: Path, step: int) -> Path:
-    """Return the path of a step's checkpoint."""
+    """Return the path of a step's checkpoint, such as checkpoints/step-000001000."""
     return root / f"step-{step:09d}"
 
 
@@ -137,8 +138,8 @@ def _write(folder: Path, step: int, state: dict[str, Any]) -> None:
             _sync(path)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        # On a full disk, torch handles the OSError and raises a RuntimeError that says less, so
-        # raise the OSError again
+        # On a full disk, torch catches the OSError and raises a RuntimeError, which says less. The
+        # OSError is then the context of the RuntimeError. Raise the OSError again
         disk_error = error.__context__
         if isinstance(disk_error, OSError):
             raise disk_error from None

@@ -28,7 +28,7 @@ from .allocator import keep_freed_memory
 
 T = TypeVar("T")
 # Collectives practically never time out, because ranks may wait hours for rank 0. Lost ranks are
-# found by heartbeat.Watchdog. A longer timeout in milliseconds would not fit into 32 bits.
+# found by heartbeat.Watchdog. The timeout must fit into 32 bits in milliseconds: at most 24 days.
 COLLECTIVE_TIMEOUT = timedelta(days=20)
 # Flags of CPUs with instructions that multiply bfloat16: AVX-512 and AMX on x86, and BFDOT and
 # BFMMLA on ARM from version 8.6 on.
@@ -51,6 +51,7 @@ class WatchedAccelerator(Accelerator):
     """
 
     is_together = False
+    # `staticmethod`, because a plain function in a class would be called with `self`
     tick: Callable[[], None] = staticmethod(lambda: None)
     watch_loader: Callable[[Iterable[Batch]], Iterable[Batch]] = staticmethod(
         lambda batches: batches
@@ -70,7 +71,8 @@ class WatchedAccelerator(Accelerator):
         """Return a context that fails on all processes if the body fails on any process.
 
         The processes exchange failures at the end of the body, and before each collective in the
-        body (`_begin`), so that no process waits for a failed process.
+        body (`_begin`). A process whose body has failed exchanges its failure at once. No process
+        thus waits in a collective for a failed process.
 
         Raises:
             FailedError: A process failed. The message names the lowest rank that failed.
@@ -112,8 +114,8 @@ def accelerator_session(compute: Compute) -> Iterator[WatchedAccelerator]:
     A Python process can therefore do several runs, one after another.
 
     Args:
-        compute: Group `compute` of the recipe. If its precision is "auto", the chosen precision is
-            written into it.
+        compute: Group `compute` of the recipe. If `compute.precision` is "auto", it is set to the
+            chosen precision.
 
     Raises:
         UserError: The launcher's configuration does not suit the machine or the recipe, or the
@@ -149,10 +151,11 @@ def _end(accelerator: Accelerator | None) -> None:
 def _start(compute: Compute) -> WatchedAccelerator:
     """Connect the processes, and set threads, allocator and precision.
 
-    If the precision is "auto", rank 0 chooses it, and the choice is written into `compute`.
+    If `compute.precision` is "auto", it is set to the precision that rank 0 chooses.
 
     Raises:
-        UserError: See `accelerator_session`.
+        UserError: The launcher's configuration does not suit the machine or the recipe, or the
+            processes cannot connect.
     """
     on_cpu = not torch.cuda.is_available()
     if on_cpu:
@@ -254,8 +257,8 @@ def _requested(library: str) -> bool:
 def _check_gpus() -> None:
     """Check that this machine has a GPU for each process on the machine, if GPUs are used.
 
-    A machine without GPUs is allowed, unless CUDA_VISIBLE_DEVICES (set by a scheduler, a launcher
-    or the user) names GPUs.
+    A machine without GPUs is allowed, unless CUDA_VISIBLE_DEVICES names GPUs. A scheduler, a
+    launcher or the user may have set this variable.
 
     Raises:
         UserError: There are too few GPUs. All processes but the first on the machine raise
@@ -296,8 +299,8 @@ def _check_processes(processes: int) -> None:
             f"WORLD_SIZE={launched}: only {processes} of the launched processes could connect."
             " Check that the configuration does not request GPUs that this machine lacks."
         )
-    # For a run on several processes, `accelerate launch` sets these variables. But without GPUs, a
-    # single process is started, without the launcher that would set WORLD_SIZE
+    # `accelerate launch` sets these variables only for a run on several processes. If there are no
+    # GPUs, it then starts a single process without torch's launcher, which would set WORLD_SIZE
     variables = ("ACCELERATE_MIXED_PRECISION", "MASTER_ADDR")
     was_launched_for_several = all(name in os.environ for name in variables)
     if was_launched_for_several and "WORLD_SIZE" not in os.environ:
@@ -309,6 +312,8 @@ def _check_processes(processes: int) -> None:
 
 def _check_precision(precision: str) -> None:
     """Check that the launcher's mixed_precision is "no" or equals the recipe's precision.
+
+    The launcher writes "bf16" for the recipe's "bfloat16".
 
     Raises:
         UserError: The launcher requests another precision.
@@ -362,6 +367,8 @@ def _native_precision(device: torch.device) -> str:
 
 def _cpu_flags(table: Path = Path("/proc/cpuinfo")) -> set[str]:
     """Return the names of the CPU's instruction sets on Linux, or an empty set elsewhere.
+
+    For example, the line "flags : fpu avx512_bf16" gives {"fpu", "avx512_bf16"}.
 
     torch 2.11 has no public function for this. Its check of oneDNN
     (`torch.ops.mkldnn._is_mkldnn_bf16_supported`) is also true on CPUs that only emulate bfloat16.

@@ -7,8 +7,8 @@ reads all counts: if counts differ, all ranks wait for the rank with the lowest 
 ranks read the verdict of rank 0 (the error that names a lost rank), and watch rank 0, which hosts
 the store.
 
-Time is counted in intervals in which nothing has changed, so the time in which a run was suspended
-does not count.
+Time is counted in intervals in which nothing has changed. A suspended run counts no intervals, so
+this time does not count.
 """
 
 import json
@@ -31,8 +31,8 @@ LOST = LostError.status  # exit status if another process was lost; the same com
 INTERVAL = 2.0  # seconds between heartbeats
 # Allowed seconds without a heartbeat, after a collective has failed
 SILENT_AFTER_ERROR = 3 * INTERVAL
-# Limits as multiples of the patience, which limits how long a rank may lag behind the other ranks
-# within a step
+# Longer limits, as multiples of the patience. The patience itself is the limit in seconds for how
+# long a rank may lag behind the other ranks within a step
 BETWEEN_STEPS_FACTOR = 6  # for a rank between steps, where checkpoints and evaluations take time
 STALLED_FACTOR = 3  # for all ranks within a step, if no rank moves at all
 FINISHED = "finished"
@@ -85,9 +85,9 @@ class Watchdog(Callback):
     Args:
         rank: Rank of this process.
         processes: Number of processes in the run.
-        patience: Limit in seconds: how long a rank may lag behind the other ranks within a step,
-            how long a rank may write no heartbeat, and how long a single process may wait for a
-            batch.
+        patience: Limit in seconds for three times: for how long a rank may lag behind the other
+            ranks within a step, for how long a rank may write no heartbeat, and, in a run with a
+            single process, for how long the process may wait for a batch.
     """
 
     def __init__(self, rank: int, processes: int, patience: float) -> None:
@@ -160,7 +160,8 @@ class Watchdog(Callback):
         for item in self.watch_loader(items):
             self.tick()
             yield item
-            # The next step begins. Since `on_step`, the longer limit between steps has been allowed
+            # The next step begins. The limit becomes `patience` again, after the longer limit that
+            # `on_step` has set
             self._enter(self.step, self.patience)
 
     def watch_loader(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -203,7 +204,8 @@ class Watchdog(Callback):
         self._exchange(beats + 1, self.end)
         if self.rank == 0 and self.end != FINISHED:
             # The store ends with this process, so the other ranks must read the last heartbeat
-            # before. Wait until all ranks have ended, for at most two intervals (20 tenths)
+            # before this process ends. Wait until all other ranks have ended, for at most two
+            # intervals: 20 times a tenth of an interval
             for _ in range(20):
                 ends = [heartbeat.end for rank, heartbeat in self.heartbeats.items() if rank != 0]
                 if all(ends):
@@ -249,13 +251,14 @@ class Watchdog(Callback):
     def _diagnose(self) -> str:
         """Return an error message that names a lost rank, or an empty string if no rank is lost.
 
-        A rank is lost if it has ended with an error, or if the heartbeat has not changed for
-        `silence_limit` seconds. Rank 0 also looks for ranks that do not move (`_find_stalled`).
+        A rank is lost if the rank has ended with an error, or if the rank's heartbeat has not
+        changed for `silence_limit` seconds. Rank 0 also looks for ranks that do not move
+        (`_find_stalled`). A rank that has finished is not lost.
         """
         active = {rank: peer for rank, peer in self.peers.items() if peer.heartbeat.end != FINISHED}
         for rank, (heartbeat, silent, _) in active.items():
-            # Wait for one interval after a rank has ended with an error: if all ranks fail, each
-            # rank first reports the rank's own error
+            # Wait for one interval after a rank has ended with an error. If all ranks fail, each
+            # rank has time to report its own error before the watchdog ends it
             if heartbeat.end and rank != self.rank and silent > INTERVAL:
                 return f"process {rank} on {heartbeat.host} ended: {heartbeat.end}"
             if silent > self.silence_limit:
@@ -300,6 +303,7 @@ class Watchdog(Callback):
         """
         waited, batches = 0.0, 0
         while not self.done.wait(INTERVAL):
+            # True if the process waits for a batch, and no batch was used up in this interval
             still_waits = self.waits_for_batch and self.batches == batches
             waited = waited + INTERVAL if still_waits else 0.0
             batches = self.batches

@@ -61,7 +61,7 @@ class LoopSettings:
 class Clock:
     """Clock of the training steps since the last row of metrics.
 
-    The time of evaluations and checkpoints does not count.
+    Only training steps count, not evaluations and checkpoints.
 
     Attributes:
         steps: Number of steps.
@@ -118,7 +118,7 @@ def train(
         save: Writes a checkpoint of `state`.
         is_best: Takes the row of a step after the evaluators ran, and returns whether to save a
             checkpoint of this best step.
-        stop: Takes a step, and returns whether all processes stop before this step.
+        stop: Takes a step, and returns a true value if all processes stop before this step.
         on_nonfinite: Receives the steps with skipped updates, before the next row.
 
     Raises:
@@ -181,8 +181,9 @@ def _update(
     layout = strategy.batch_layout
     if not objective.training:  # after an evaluation
         objective.train()
-    # Load all micro-batches before the first forward pass, for two reasons: an interruption while
-    # waiting for data must not leave half a step, and the labels of the whole step must be counted
+    # Load all micro-batches before the first forward pass, for two reasons. An interruption while
+    # waiting for data must not leave half a step. The labels of the whole step must be counted
+    # before the first loss
     micro_batches = [
         to_device(clock.next_batch(batches), accelerator.device)
         for _ in range(layout.accumulation_steps)
@@ -234,6 +235,7 @@ def _report_unreadable(
         UserError: Too many images cannot be read (`check_unreadable`).
     """
     for batch in micro_batches:
+        # An item of a batch is one image, or a mixture of two images (mixup, cutmix)
         images_per_item = 1 if batch.partner_label is None else 2  # mixing reads a partner, too
         state.images_seen += len(batch.key) * images_per_item
     counts_by_name = state.unreadable
@@ -264,7 +266,8 @@ def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> 
 
     The denominator is the number of labelled images in the global batch, divided by the number of
     micro-batches on all processes. All labelled images thus have the same weight, although some
-    micro-batches have more labelled images than others. Collective.
+    micro-batches have more labelled images than others. For example, 6 labelled images in 2
+    micro-batches give the denominator 3. Collective.
 
     Args:
         micro_batches: Batches of this process in the step.
@@ -288,6 +291,7 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
     """
     for output in outputs:
         add_metrics(state.sums, output.metrics, found_inf)
+    # (norm, 1) after an update, (0, 0) after a skipped update
     norm_and_count = torch.stack([norm, torch.ones_like(norm)]).masked_fill(found_inf, 0)
     if state.norm_sum_and_count is None:
         state.norm_sum_and_count = norm_and_count
@@ -297,7 +301,7 @@ def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Te
 
 
 def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None]) -> Row:
-    """Read the sums since the last row from the device, reset them, and return their means.
+    """Read the sums since the last row from the device, reset the sums, and return the means.
 
     The host waits for the device only here and in evaluations. Collective.
 
@@ -321,6 +325,7 @@ def _read(state: State, clock: Clock, on_nonfinite: Callable[[list[int]], None])
         row[name] = value
     norm_sum, norm_count = state.norm_sum_and_count.tolist()
     skip_flags = torch.stack(state.skipped).tolist()
+    # `skip_flags` has a flag for each step since the last row, and state.step is the next step
     first_step = state.step - len(skip_flags)
     skipped = [step for step, is_skipped in enumerate(skip_flags, first_step) if is_skipped]
     state.sums = {}

@@ -43,8 +43,8 @@ def add_metrics(sums: Sums, metrics: Metrics, skipped: Tensor | None = None) -> 
 def add_processes(sums: Sums, accelerator: WatchedAccelerator) -> Sums:
     """Add up the sums of all processes, on the CPU of every process. Collective.
 
-    Each process gathers the entries of all processes, in the order of ranks, and adds entries that
-    have the same row names.
+    Each process gathers the entries of all processes. Entries with the same row names are added, in
+    the order of ranks.
 
     Args:
         sums: Sums of this process. Processes may have different metrics.
@@ -62,9 +62,9 @@ def means(objective: Objective, sums: Sums, accelerator: WatchedAccelerator) -> 
 
     The sums and counts of all batches and processes are added before the division. For a metric
     with several values, the largest mean is returned. For example, the baseline "majority" has a
-    value for each class, the accuracy of naming this class for every image; the largest mean is
-    the accuracy of naming the commonest class. Metrics with count 0 are left out. The host waits
-    for the device.
+    value for each class: the accuracy of naming this class for every image. The largest mean is the
+    accuracy of naming the commonest class. Metrics with count 0 are left out. The host waits for
+    the device.
 
     Args:
         objective: Objective, which may compute further metrics from the means (`combine_means`).

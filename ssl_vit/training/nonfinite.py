@@ -23,7 +23,8 @@ class NonFinitePolicy:
         action: "stop" or "skip" (optim.nonfinite).
         path: File not_finite.json in the run folder. The file holds {"steps": {step: indices of the
             images in the training split}}.
-        samples_of: Takes a step and returns the indices of its images.
+        samples_of: Takes a step, and returns the indices of the step's images in the training
+            split.
         warn: Reports a warning.
         is_main: Whether this process writes and warns.
         loss_name: Name of the loss in messages, with the file and class of a plugin.
@@ -62,11 +63,11 @@ class NonFinitePolicy:
     def _dump(self, steps: list[int]) -> None:
         """Add the images of the steps to not_finite.json.
 
-        A damaged file is replaced. If the file cannot be written, this method only warns, because
-        an error would hide the message about the loss, which comes next.
+        A damaged file is replaced. If the file cannot be written, this method only warns. An error
+        would hide the message about the loss, which comes next.
         """
         images_of_step = {str(step): self.samples_of(step) for step in steps}
-        # Errors mean that there is no file yet, or that the file is damaged
+        # On an error, the file is missing or damaged, and the earlier steps are left out
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             images_of_step = {**json.loads(self.path.read_text())["steps"], **images_of_step}
         try:

@@ -26,10 +26,12 @@ def parameter_groups(
 ) -> list[dict]:
     """Divide the trained parameters into groups with a weight decay and a learning rate each.
 
-    Only the weights of linear and convolution layers have weight decay; biases, norms, tokens and
-    positions have none. With `layer_decay` (Clark et al., 2020; as in BEiT and MAE), the learning
-    rate of a layer k layers below the head is lr * layer_decay^k: the head and the final norm have
-    `lr`, the last block lr * layer_decay, and so on down to the patch embedding.
+    Only the weights of linear and convolution layers have weight decay. Biases, norms, tokens and
+    positions have none.
+
+    `layer_decay` follows Clark et al. (2020), as in BEiT and MAE. The learning rate of a layer k
+    layers below the head is lr * layer_decay^k. For example, the head and the final norm have `lr`,
+    the last block has lr * layer_decay, and the block before it has lr * layer_decay^2.
 
     Args:
         module: Module to train.
@@ -44,7 +46,7 @@ def parameter_groups(
     """
     decayed_layers = (nn.Linear, nn.modules.conv._ConvNd)
     decayed_ids = {id(m.weight) for m in module.modules() if isinstance(m, decayed_layers)}
-    # Only trained weights count, because a frozen teacher may be deeper.
+    # Only trained weights have a layer here. A frozen teacher may be deeper than the student
     layer = {name: _layer_id(name) for name, p in module.named_parameters() if p.requires_grad}
     head = max(layer.values()) + 1
     frozen = module.frozen_weights(0.0) if isinstance(module, Objective) else []
@@ -73,6 +75,8 @@ def parameter_groups(
 
 def _layer_id(name: str) -> int:
     """Return the number of a parameter's layer, as BEiT numbers layers.
+
+    For example, a weight of encoder.backbone.blocks.0 has the number 1.
 
     Args:
         name: Full name of the parameter.
@@ -117,7 +121,8 @@ def share_of_lr(optim: Optim, step: int) -> float:
             progress = float(step - optim.decay_from) / float(max(1, steps - optim.decay_from))
             return max(0.0, 1.0 - math.sqrt(progress)) if step < steps else 0.0
         case "linear":
-            # Use half of optim.lr if that is less, so that a small learning rate falls, too
+            # The last rate is LINEAR_END, or half of optim.lr if that is less than LINEAR_END.
+            # Otherwise a learning rate below LINEAR_END would rise
             last_lr = min(LINEAR_END, optim.lr / 2)
             if step > steps:
                 return last_lr / optim.lr
@@ -251,7 +256,7 @@ def update_average(average: AveragedModel, module: nn.Module, decay: float) -> N
         for name, value in average.module.named_buffers()
         if name.endswith(("running_mean", "running_var"))
     ]
-    # The first update has no old average and copies all values
+    # The first update copies all values, because there is no old average
     old_statistics = [(value, value.clone()) for value in statistics] if average.n_averaged else []
     average.update_parameters(module)  # copies all buffers, also the statistics of the last step
     for value, old_average in old_statistics:

@@ -24,9 +24,11 @@ STOPPED = 75  # EX_TEMPFAIL: the run is saved; the same command resumes
 # STOPPED, because a scheduler that requeues on STOPPED would repeat the same steps for ever on a
 # full disk.
 NOT_SAVED = 74
-SECOND_SIGNAL = 128  # not saved; the number of the second signal is added, as shells do
-# Seconds within which a second signal counts as a repetition: a launcher forwards to its children a
-# signal that the terminal or the scheduler has already sent to the whole process group
+# Not saved. The number of the second signal is added, as in a shell: 130 for SIGINT, which is 2
+SECOND_SIGNAL = 128
+# A second signal within this number of seconds counts as a repetition of the first signal: a
+# launcher forwards signals to its children, and the terminal or the scheduler has already sent the
+# same signal to the whole process group
 REPEAT_WINDOW = 1.0
 CONSENSUS_EVERY = 5  # steps
 # Counter of the prefixes in `key_value_store`. All ranks call the function in the same order, so
@@ -149,9 +151,10 @@ class StopConsensus:
 
     The first call and every CONSENSUS_EVERY-th step are a round of votes. In a round, each rank
     writes a vote (the signal, if any) and reads the votes of the previous round. By then, all ranks
-    have written these votes, so no rank waits for a slower rank. A signal stops the run within 2
-    CONSENSUS_EVERY steps. The first round has no previous round and reads the votes of the first
-    round itself, so that a run that was signalled during setup stops before training.
+    have written the votes of the previous round, so no rank waits for a slower rank. A signal stops
+    the run within 2 CONSENSUS_EVERY steps. The first round has no previous round. Therefore, each
+    rank reads the votes of the first round itself. A run that got a signal during setup thus stops
+    before training.
 
     Args:
         signals: Handler of this process's signals.
@@ -169,7 +172,7 @@ class StopConsensus:
             self.store = key_value_store("stop")
 
     def alone(self) -> bool:
-        """Return whether the run has a single process and got a signal, so that it may stop now."""
+        """Return whether the run has a single process and got a signal, and may thus stop now."""
         return self.processes == 1 and bool(self.signals.reason)
 
     def is_requested(self) -> bool:
@@ -206,8 +209,8 @@ class StopConsensus:
         votes = self.store.multi_get([f"{round_to_read}/{rank}" for rank in range(self.processes)])
         if len(self.rounds) > 3:
             # The rounds are now: oldest, second, third (just read), current. All ranks have voted
-            # in the third, so all ranks have finished the second, which read the oldest. The oldest
-            # is no longer needed
+            # in the third round, so all ranks have finished the second round. In the second round,
+            # they read the votes of the oldest round. No rank needs the oldest votes any more
             oldest = self.rounds.pop(0)
             self.store.delete_key(f"{oldest}/{self.rank}")
         reasons = [vote.decode().removeprefix("=") for vote in votes]

@@ -70,7 +70,7 @@ class ShardedStrategy(Strategy, ABC):
     def prepare_to_save(self, value: Tensor) -> Tensor | None:
         """Return a copy on the CPU on the first process, and None on all other processes.
 
-        The device memory of the whole tensor is then free for the next tensor.
+        The whole tensor then needs no memory of the device, which the next tensor may use.
         """
         return value.to("cpu", copy=True) if self.accelerator.is_main_process else None
 
@@ -148,7 +148,8 @@ class ZeroStrategy(ShardedStrategy):
         """Accumulate the gradients of one pass."""
         self.prepared.set_gradient_accumulation_boundary(last)
         if last:
-            # DeepSpeed skips an update whose gradient is NaN, so make it NaN for any bad loss
+            # DeepSpeed skips an update whose gradient is NaN. Make the gradient NaN if any loss of
+            # the step is not finite
             loss = loss * torch.where(self.find_nonfinite_and_clear(), torch.nan, 1.0)
         self.prepared.backward(loss)
 
@@ -162,7 +163,7 @@ class ZeroStrategy(ShardedStrategy):
         return norm, ~norm.isfinite()
 
     def dry_run(self, batch: Batch, cast: AbstractContextManager) -> None:
-        # A NaN makes DeepSpeed skip the update
+        # Because of this loss, `backward` makes the gradient NaN, and DeepSpeed skips the update
         self.losses = [torch.full((), torch.nan, device=self.accelerator.device)]
         self.run_pass(batch, cast, last=True)
         self.prepared.step()
@@ -380,7 +381,10 @@ def deepspeed_values(
 
 
 def compile_blocks(objective: Objective) -> None:
-    """Compile the encoder block by block, because hooks between the blocks cannot be compiled."""
+    """Compile each block of the encoder.
+
+    The encoder cannot be compiled as a whole, because hooks run between the blocks.
+    """
     for block in getattr(objective.encoder.backbone, "blocks", []):
         block.compile(dynamic=False)
 

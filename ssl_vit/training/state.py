@@ -39,7 +39,7 @@ class State:
     lr: float = 0.0  # learning rate of the last step
     images_seen: int = 0  # images that this process has read
     images_unreadable: int = 0  # images that this process could not read
-    # how often each image was unreadable since the run was started or resumed, by name
+    # {name of an image: how often this process could not read the image}, since the start or resume
     unreadable: Counter[str] = field(default_factory=Counter)
     best: dict[str, Any] | None = None  # on rank 0, the best evaluation so far (checkpoint.best)
     # with resume=RUN@STEP: the run, the step, and seconds and device_seconds up to the step
@@ -73,8 +73,8 @@ class State:
 
         Returns:
             {name: value}, as in the checkpoint. For example, "stream" has the position of each
-            process in the stream of images, "norms" the sum and the count of the gradient norms
-            since the last row of metrics, and "trunk" the run and step at which this run began
+            process in the stream of images. "norms" has the sum and the count of the gradient norms
+            since the last row of metrics. "trunk" has the run and the step at which this run began
             (resume=RUN@STEP).
         """
         accelerator = self.accelerator
@@ -112,8 +112,9 @@ class State:
     def load(self, saved: dict[str, Any]) -> None:
         """Restore a saved state. Collective.
 
-        A saved state has counts and sums added over all processes. Rank 0 restores these values and
-        all other ranks start from 0, so that the totals stay the same.
+        A saved state has counts of images and sums of metrics, added over all processes. Rank 0
+        restores these values. All other ranks start from 0, so that the totals over all processes
+        stay the same.
 
         Args:
             saved: Result of `save`.

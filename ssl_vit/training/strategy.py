@@ -79,7 +79,7 @@ class Strategy:
         """Register hooks that call `tick` where processes may wait for each other.
 
         `tick` is called before and after each forward pass, and when the gradients of this process
-        are complete. A late process has thus called `tick` less often than all other processes.
+        are complete. A process that is late has thus called `tick` less often than the others.
         """
         self._watch_forward(tick)
         # The backward pass completes the gradient of the first parameter last
@@ -142,8 +142,8 @@ class Strategy:
     def reset_moments(self, weights: Iterable[nn.Parameter]) -> None:
         """Set the optimiser's state of some weights to zero, as before the first update.
 
-        The number of steps is set to zero, too, because Adam divides moments by 1 - beta^steps to
-        correct the bias of the first steps.
+        The state includes the number of steps. Adam divides moments by 1 - beta^steps to correct
+        the bias of the first steps after zero.
         """
         for p in weights:
             for value in self.state_of(p).values():
@@ -175,7 +175,7 @@ class Strategy:
     def find_nonfinite_and_clear(self, *values: Tensor) -> Tensor:
         """Return whether a loss of this step or one of `values` is not finite on any process.
 
-        The list of losses is then emptied for the next step. Collective.
+        Empty the list of losses for the next step. Collective.
 
         Args:
             *values: Scalars on the device to check together with the losses.
@@ -235,8 +235,9 @@ class Strategy:
         """Return the whole weights and moments for a checkpoint. Collective.
 
         Returns:
-            {"objective": {name: weight}, "moments": {name: {moment: value}}}. A sharded strategy
-            returns CPU tensors on the first process. On other processes, each tensor is None.
+            {"objective": {name: weight}, "moments": {name: {moment: value}}}. On the first process,
+            a sharded strategy returns weights and moments on the CPU. On all other processes, a
+            sharded strategy returns None for each weight and moment.
         """
         weights = self.whole_weights()
         moments = {}

@@ -147,7 +147,7 @@ def test_probes_are_the_same_under_a_callers_bfloat16() -> None:
 def test_a_class_of_too_few_images_is_named() -> None:
     seen = {key: {"": (torch.randn(8, 4), torch.arange(8) % 2)} for key in ("train", "test")}
     probe = Probe(measures=["few_shot"], shots=[5])
-    with pytest.raises(UserError, match="class ant has 4 images"):
+    with pytest.raises(UserError, match="class ant has only 4 images"):
         features.probe_all(seen, probe, 2, print, names=["ant", "bee"])
 
 

@@ -63,10 +63,10 @@ class ListedRun:
     def settings(self) -> Values:
         """`{key: value}` of the recipe, completed with defaults.
 
-        If the recipe has a key of a group, such as `optim.lr`, the other keys of the group, such as
-        `optim.warmup`, have their defaults. There are two exceptions: an evaluation has no
-        `optim.*`, because it trains nothing, and `probe.pool` is the pooling that was used. Empty
-        if the recipe cannot be read.
+        Defaults are added for the groups of the recipe's keys. For example, a recipe with
+        `optim.lr` also gets the default of `optim.warmup`. There are two exceptions. An evaluation
+        has no `optim.*`, because it trains nothing. `probe.pool` is the pooling that was used. The
+        settings are empty if the recipe cannot be read.
         """
         values, result = self.record.values, self.record.result
         if not values:
@@ -103,9 +103,10 @@ class ListedRun:
 
     @property
     def state(self) -> str:
-        """State in words: finished, running at a step, stopped, or damaged with the reason.
+        """State in words, such as "finished" or "running at step 1,200 of 5,000".
 
-        A stopped run resumes if its command is repeated. The state says after which step.
+        A damaged run has the reason: "damaged: recipe.yaml is missing". A stopped run resumes if
+        its command is repeated: "stopped, resumes after step 1,000 of 5,000".
         """
         if self.damage:
             return f"damaged: {self.damage}"
@@ -126,7 +127,7 @@ class ListedRun:
 
     @property
     def ended(self) -> datetime | None:
-        """Time when the run finished, else the time of the last written file."""
+        """Time when the run finished. For an unfinished run, the time of the last written file."""
         if self.record.result:
             with suppress(ValueError):
                 moment = datetime.fromisoformat(self.record.result.finished)
@@ -147,7 +148,7 @@ class ListedRun:
         return {reading.name: reading for reading in with_baselines if math.isfinite(reading.value)}
 
     def has_direction(self, metric: str) -> bool:
-        """Return whether the better direction of a metric is known, higher or lower."""
+        """Return whether it is known if higher or lower values of a metric are better."""
         with use_plugin_rows(self.rows):
             return has_direction(read_flat_name(metric))
 
@@ -190,7 +191,11 @@ class ListedRun:
         return seen_text.learned_labels(self.record.seen, split)
 
     def _in_order(self) -> list[MetricReading]:
-        """Return the measured metrics, the most important first. Call this with the run's rows."""
+        """Return the measured metrics, the most important first.
+
+        The caller must have entered `use_plugin_rows(self.rows)`, so that the order includes the
+        metrics of the run's plugin.
+        """
         keys = in_order(reading.key for reading in self.measured.values())
         return [self.measured[flat_name(key)] for key in keys]
 
@@ -206,7 +211,7 @@ class ListedRun:
             if not readings:
                 return None
             reading = min(readings, key=lambda reading: reading.split != "test")
-            # with itself as the largest, the metric gets no note on the number of images
+            # `largest=reading` leaves out the note on the number of images
             metric_name = measure_text(reading, largest=reading)
             return f"{metric_name} {value_with_fresh(reading)}{_caveats(self, reading)}"
 
@@ -228,10 +233,9 @@ class ListedRun:
     def content(self) -> dict[str, Any]:
         """Return the run for `--json`: columns, metrics, time in seconds and disk use in bytes.
 
-        Only columns that can be sorted are included, because their values are numbers or names. The
-        other columns are texts about metrics, whose numbers are in `measurements`. `seen` counts
-        the test and held-out images that the run, or a run that its weights come from, was trained
-        on.
+        Only the columns of SORTED_BY are included. The other columns are texts about metrics, and
+        `measurements` has the numbers of these metrics. `seen` counts the test and held-out images
+        that the run, or a run that its weights come from, was trained on.
         """
         return {
             **{key: COLUMNS[key].value(self) for key in SORTED_BY},
@@ -266,9 +270,10 @@ def count_states(runs: Sequence[ListedRun]) -> str:
 def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     """Return the recipe keys that differ between runs and change the computation.
 
-    A run that lacks a key of ssl_vit counts as equal to all other runs: an evaluation, for example,
-    has no learning rate. A run that lacks a key of a plugin differs from the runs with this key,
-    because it was made without the plugin. Runs whose recipe cannot be read are ignored.
+    Some runs lack a key. An evaluation, for example, has no learning rate. A run that lacks a key
+    of ssl_vit is ignored for this key. A run that lacks a key of a plugin was made without the
+    plugin, so it differs from the runs with this key. Runs whose recipe cannot be read are always
+    ignored.
 
     Returns:
         `{key: value of each run as text}`, in the order of the recipes.
@@ -281,7 +286,8 @@ def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
     values_by_key = {}
     for key in keys:
         is_of_plugin = key not in default_values
-        # a run without a key of ssl_vit is ignored; without a key of a plugin, its value is NONE
+        # A run without this key is ignored if the key belongs to ssl_vit. If the key belongs to a
+        # plugin, the run has the value NONE
         compared = [settings for settings in all_settings if key in settings or is_of_plugin]
         values = {format_value(settings.get(key, NONE)) for settings in compared}
         if len(values) > 1 and schema.changes_experiment(key, free_keys):
@@ -292,7 +298,7 @@ def differing_keys(runs: Sequence[ListedRun]) -> dict[str, list[str]]:
 def export_problem(export: Path) -> str:
     """Return why an exported encoder cannot be loaded, or an empty text.
 
-    Only the headers of the files are read.
+    config.json is read completely. Of the weights, only the header is read.
     """
     try:
         export_files.read_config(export)
@@ -306,8 +312,11 @@ def export_problem(export: Path) -> str:
 
 
 def disk_use(folder: Path) -> int:
-    """Return the bytes that a folder occupies, counted like `du` and without following links."""
-    sizes = {}
+    """Return the bytes that a folder occupies, counted like `du` and without following links.
+
+    A file with several names in the folder (hard links) counts once.
+    """
+    sizes = {}  # {(device, inode): bytes}
     for path, _, files in os.walk(folder):
         for entry in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
             with suppress(OSError):  # the file was just removed
@@ -344,14 +353,18 @@ class Column(NamedTuple):
         """
         with_value = [run for run in runs if self.value(run) is not None]
         is_text = bool(with_value) and isinstance(self.value(with_value[0]), str)
-        # texts descend if `backwards` is set, numbers descend if it is not set
+        # with `backwards`: texts from Z to A, numbers from low to high
+        # without `backwards`: texts from A to Z, numbers from high to low
         is_descending = backwards == is_text
         with_value.sort(key=self.value, reverse=is_descending)
         return with_value + [run for run in runs if self.value(run) is None]
 
 
 def recipe_column(*keys: str) -> Callable[[ListedRun], Any]:
-    """Return a function from a run to the value of the first of these recipe keys that is set."""
+    """Return a function that returns a run's value of the first of these recipe keys that is set.
+
+    The function returns the value as text, or None if the run has none of the keys.
+    """
 
     def value(run: ListedRun) -> str | None:
         candidates = (run.record.values.get(key) for key in keys)
@@ -361,7 +374,10 @@ def recipe_column(*keys: str) -> Callable[[ListedRun], Any]:
 
 
 def result_column(name: str) -> Callable[[ListedRun], float | None]:
-    """Return a function from a run to a number in result.json, or None for an unfinished run."""
+    """Return a function that returns a number in the result.json of a run.
+
+    For an unfinished run, the function returns None.
+    """
     return lambda run: getattr(run.record.result, name, None)
 
 
@@ -442,7 +458,8 @@ class RankedGroup(NamedTuple):
 def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
     """Rank the finished runs that have measured a metric, in groups of comparable runs.
 
-    Runs whose features may have collapsed are left out if a collapse could give the best value.
+    Some metrics have their best value if all features are equal (`may_be_collapsed`). Runs are left
+    out if this is possible for the metric and the run's objective.
 
     Returns:
         The largest group first, and in each group the best run first. All runs of a group have the
@@ -470,8 +487,8 @@ def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str
     """Return the facts that must be equal for measurements on a split to be comparable.
 
     The facts are the objective, the data set, the image size, the number of images and a
-    fingerprint of the images. If the held-out images were cut from the training set, their
-    fingerprint is `held_out` in environment.json, and `data` has the fingerprint of the whole set.
+    fingerprint of the images. If the held-out images were cut from the training set, `held_out` in
+    environment.json is their fingerprint, and `data` has the fingerprint of the whole set.
 
     Args:
         run: Run that has measured something on the split.
@@ -498,16 +515,16 @@ def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str
 def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
     """Return `{fact: value}` that must be equal for the values of a metric to be comparable.
 
-    For all metrics, the split and the images must be equal, and so must the number of images whose
-    labels the initial weights had learned. The other facts depend on the metric:
+    For all metrics, these facts must be equal: the split, the images, and the number of images
+    whose labels the initial weights had learned. The other facts depend on the metric:
 
     - A metric of a frozen encoder, such as `knn`: the number of labelled images that the probe was
       fitted to. The objectives may differ.
     - Any other metric on test images: the objective.
     - Any other metric on held-out images, such as a loss: the objective, and the keys that make the
       training task easier or more difficult.
-    - Any other metric on training images: as on held-out images, and also the keys that choose the
-      training images.
+    - Any other metric on training images: the facts of held-out images, and also the keys that
+      choose the training images.
     """
     reading, environment = run.measured[metric], run.record.environment
     split = reading.split
@@ -535,7 +552,7 @@ def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
 
 
 def may_be_collapsed(run: ListedRun, metric: str) -> bool:
-    """Return whether collapsed features could give the best value of a metric."""
+    """Return whether collapsed features (equal for all images) could give a metric's best value."""
     values = run.record.values
     return declaration.may_reward_collapse(
         metric, str(values.get("objective")), str(values.get("target"))

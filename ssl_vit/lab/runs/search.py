@@ -13,10 +13,9 @@ DEEPEST = 8  # levels of folders that are searched
 def find_runs(folder: Path) -> list[Path]:
     """Return the folders of all runs in and below a folder, sorted by name.
 
-    If the folder is a run, the result is the folder itself.
-
-    Hidden folders and folders inside a run are not searched. Symbolic links are followed last, so
-    that a run that is also linked is listed under its real folder.
+    If the folder is a run, the result is the folder itself. Hidden folders and folders inside a run
+    are not searched. Symbolic links are followed last. A run that has both a folder and a link
+    below the searched folder is therefore listed once, with its folder.
 
     Raises:
         UserError: There is no run.
@@ -51,7 +50,7 @@ def find_runs(folder: Path) -> list[Path]:
 def _list_subfolders(folder: Path) -> list[Path]:
     """Return the folders in a folder, except hidden folders, from Z to A.
 
-    The caller takes folders from the end of a list and so searches from A to Z.
+    `find_runs` takes the last folder of its list first, so it searches from A to Z.
     """
     # there can be millions of files, and scandir needs no system call for each
     with os.scandir(folder) as entries:

@@ -31,14 +31,12 @@ class RunTable:
     Attributes:
         runs: Runs in the order of `sort=`. A run has `name`, `state`, `value(METRIC)`, `disk` in
             bytes, and a `record` with the recipe's `values`, the `result` and the `rows`.
-        lines: Lines that the command line prints, below the table of runs if there is a table.
-        rows: Texts of the table, the heading first. Empty with `best=`.
-        groups: With `best=`, groups of comparable `runs`, the best first, and the `facts` that all
-            runs of a group share.
-        record: Content that `--json` prints with `best=`.
-        frame: Runs as a pandas table, with name, state, a column for each metric of the model, and
-            a column for each option that differs between the runs. The pages of the runs show the
-            baselines of the metrics.
+        lines: Lines that the command line prints. Without `best=`, they are below the table of
+            runs.
+        rows: Rows of the table of runs as texts, the headings first. Empty with `best=`.
+        groups: With `best=`, groups of comparable runs. A group has `runs`, the best first, and the
+            `facts` that all its runs share. Empty without `best=`.
+        record: Content that `--json` prints with `best=`. Empty without `best=`.
     """
 
     runs: list[ListedRun]
@@ -51,8 +49,9 @@ class RunTable:
     def frame(self) -> "DataFrame":
         """Runs as a pandas table with a row per run.
 
-        The columns are the fields that `--json` prints, such as the name, the state and the cost,
-        then the recipe keys that differ between the runs and can change a result, and the metrics.
+        The first columns are the fields that `--json` prints, such as the name, the state and the
+        cost. A column for each recipe key follows that differs between the runs and can change a
+        result. The last columns are the metrics of the model, without their baselines.
         """
         from pandas import DataFrame
 
@@ -143,8 +142,10 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     The runs of a group have the same data set, measured images and so on (`RankedGroup.facts`).
 
     Raises:
-        UserError: No run has the metric. Or the metric is a baseline, such as `fresh_knn` (k-NN
-            with untrained weights). Or it is unknown whether lower or higher values are better.
+        UserError: One of these cases:
+            - No run has the metric.
+            - The metric is a baseline, such as `fresh_knn` (k-NN with untrained weights).
+            - It is unknown whether lower or higher values are better.
     """
     metrics = dict.fromkeys(name for run in runs for name in run.measured)
     if metric not in metrics:
@@ -182,7 +183,7 @@ def _ranking_lines(
         groups: Groups of comparable runs, the best run of a group first.
         runs: All runs.
     """
-    # `row` describes the metric, for example whether higher values are better
+    # whether higher values are better: one value, or two if plugins of different runs disagree
     directions = {run.measured[metric].row.higher for run in runs if metric in run.measured}
     if len(directions) > 1:
         yield f"{metric}: lower or higher is better, as each plugin declares"

@@ -42,8 +42,8 @@ OWN_KEYS = {"name": "", "hub.repo": None, "resume": True}
 def _source_task(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
     """Return the task whose weights a task starts from, or None.
 
-    Options refer to another task by its name in braces, for example `init={mae-0}`. If the task
-    takes its weights from the best of several tries, the first try stands in for the best.
+    Options refer to another task by its name in braces. For example, with `init={mae-0}` the result
+    is the task `mae-0`. If tuning chooses `init`, the result is the task in the first tried value.
 
     Args:
         task: Task that may start from another task.
@@ -59,7 +59,7 @@ def _source_task(task: Task, tasks: Tasks, key: str = "init") -> Task | None:
 
 
 def _tried_task_names(tasks: Tasks) -> set[str]:
-    """Return the names of the tasks among whose tried values another task chooses."""
+    """Return the names of the tries: the tasks among which another task chooses the best."""
     return {name for task in tasks.values() for name in task.tries}
 
 
@@ -75,10 +75,13 @@ def recipes(study: Study, tasks: Tasks, check_images: bool = True) -> Recipes:
         check_images: Check that the images exist on this machine.
 
     Raises:
-        UserError: Options are wrong. Or a task cannot resume another task, because their options
-            differ or the checkpoint will not be kept. Or a compared run measures no test images, or
-            a run that provides best values has no held-out images or does not measure the deciding
-            metric. Or two names of an axis give the same run, which would count twice.
+        UserError: An option is wrong, or one of these checks fails:
+
+            - A task can resume from another task: their options are equal, and the checkpoint is
+              kept.
+            - A compared run measures test images and the metrics of the report.
+            - A run that tries values has held-out images and measures the metric of the choice.
+            - Two names of an axis do not give the same run, because it would count twice.
     """
     by_task: Recipes = {}
     first_tasks: dict[str, Task] = {}  # {options and recipe: first task with both}
@@ -92,7 +95,8 @@ def recipes(study: Study, tasks: Tasks, check_images: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = resolve_options(options, place, check_images)
         recipe = by_task[task.name] = resolved[key]
-        # the recipe does not show the options that refer to other tasks by names in braces
+        # Options with names in braces, such as init={mae-0}, are compared separately, because the
+        # recipe does not contain these names.
         in_recipe = plain_options(task.options) | OWN_KEYS
         references = [(key, value) for key, value in task.options.items() if key not in in_recipe]
         values = recipe.values() | OWN_KEYS
@@ -245,7 +249,11 @@ def _needs_probe(key: MetricKey) -> bool:
 
 
 def _online_probe_metrics(recipe: Recipe) -> list[str]:
-    """Return the metrics that probes measure during training, such as `probe_knn`."""
+    """Return the metrics that probes measure during training, such as `probe_knn`.
+
+    If `probe.every` is not set, only k-NN may be measured: by `eval.knn`, for an objective that
+    predicts no labels.
+    """
     if recipe.probe.every:
         measured = recipe.probe.metrics_of(recipe.probe.measures)
     else:
@@ -280,9 +288,13 @@ def add_recipe_values(tasks: Tasks, resolved: Recipes) -> Tasks:
 def _unknown_keys(task: Task, tasks: Tasks) -> set[str]:
     """Return the keys of a task's recipe whose values depend on tasks that have not run yet.
 
-    These are the keys that tuning chooses, the key that describes the network of another task's
-    weights (`distill.network` for `distill.teacher={mae}`), and all keys that a recipe takes from
-    its initial weights (such as `data.mean`, marked with `from_init`).
+    The result has these keys:
+
+    - the keys that tuning chooses
+    - the key that describes the network of another task's weights. For example, if
+      `distill.teacher={mae}`, this key is `distill.network`.
+    - the keys that a recipe takes from its initial weights, such as `data.mean`, if these weights
+      come from another task or tuning chooses them, and the task does not set the key itself
     """
     unknown = {key for name in task.tries for key in tasks[name].tried}
     weights = sources(task.options).values()
@@ -323,8 +335,7 @@ def _known_options(task: Task, tasks: Tasks, resolved: Recipes) -> Values:
 def images(study: Study, tasks: Tasks, resolved: Recipes) -> list[str]:
     """Check the images of every task and return warnings about splits with too few images.
 
-    Each warning appears once, with the first task that is measured on the split. Each data set is
-    read once.
+    If several tasks cause the same warning, it appears once, with the first of these tasks.
 
     Args:
         study: Study of the tasks.
@@ -378,7 +389,8 @@ def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
 
     Returns:
         `token` (class token) or another value of `probe.pool`. `""` if the task does not evaluate
-            pooled features, or if its encoder comes from outside the study.
+            pooled features. Also `""` if `probe.pool` is not set and the encoder comes from outside
+            the study, because its pooling is not known here.
     """
     probe, origin = resolved[task.name].probe, _source_task(task, tasks)
     # Probes on "feature" or "head" use the pooled feature. The hidden feature of a supervised run
@@ -397,8 +409,9 @@ def _pool(task: Task, tasks: Tasks, resolved: Recipes) -> str:
 def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str]:
     """Warn about comparisons of encoders that differ in architecture or in the pooling of features.
 
-    Different architectures give no warning if every name of the compared axis sets model options,
-    because the axis is then about the model. Pooling is compared as far as it is known.
+    If every compared name sets options of the model, the study compares models on purpose. Then
+    different architectures give no warning. The pooling of two encoders is compared only if the
+    pooling of both is known.
     """
     rule = rule_of(study)
     if rule is None or rule.axis is None:

@@ -171,9 +171,10 @@ def _spent(
 ) -> float:
     """Return the exaFLOP of a task and of all earlier runs that its weights come from.
 
-    Tasks of the study count with their estimates, and weights from outside the study with their
-    recorded cost. A task that resumes from a checkpoint of another task (the trunk) counts as if it
-    had trained from the first step, and the trunk is not counted.
+    The cost of a task of the study is estimated. The cost of weights from outside the study was
+    recorded when they were made. A task may resume from a checkpoint of another task (the trunk).
+    Such a task counts as if it had trained from the first step. The trunk is then not counted, so
+    that no step counts twice.
 
     Args:
         task: Task of the study.
@@ -207,7 +208,7 @@ def sum_up(estimates: Sequence[estimate.RunEstimate]) -> dict[str, Any]:
         `{name: sum}`: the number of `tasks`, their `exaflop`, `device_hours`, `price` and
             `disk_bytes`, then the number of tasks with unknown time (`untimed`) and with unknown
             exaFLOP (`uncounted`). Time and price are sums of the known values, or None if no value
-            is known. The exaFLOP are None if operations could not be counted for some task.
+            is known. `exaflop` is None if `uncounted` is not 0.
     """
     # A task is uncounted if ssl_vit cannot count the operations per image. An evaluation with an
     # unknown number of images (`images` is None) is not uncounted: the sum only leaves it out.

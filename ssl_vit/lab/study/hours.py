@@ -87,9 +87,10 @@ class HoursRecord(Record):
         took: `{task: seconds that it ran}`.
         decisions: Decisions on optional groups, in order.
         left_out: `{task: why the task does not run}`.
-        ended: `planned` after every task has ended, or `hours` if optional tasks were left out for
-            lack of time. None before the end, and also after a person has stopped the study.
-        lengthened: How often the user changed the hours after a task had ended.
+        ended: `planned` if the study has ended and every group was started. `hours` if the study
+            has ended and optional groups were left out for lack of time. None if the study has not
+            ended, for example because a person has stopped it.
+        lengthened: Number of times that the user changed the hours after a task had ended.
     """
 
     hours: Number
@@ -148,8 +149,9 @@ def makespan(
 def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds) -> Seconds:
     """Estimate the seconds of each task as the mean of the finished tasks of the same kind.
 
-    For a kind without a finished task, the estimate is the planned time, multiplied by the
-    slowdown. The slowdown is the total time of all finished tasks, divided by their planned time.
+    For a kind without a finished task, the estimate is the planned time of the kind, multiplied by
+    the slowdown. The slowdown is the total time of all finished tasks, divided by the total time
+    that was planned for these tasks.
 
     Args:
         kinds: `{task: kind}` of all tasks.
@@ -157,7 +159,8 @@ def expected_seconds(kinds: Mapping[str, str], took: Seconds, expected: Seconds)
         expected: `{kind: seconds}` as planned.
 
     Returns:
-        `{task: seconds}` of all tasks.
+        `{task: seconds}` of all tasks. For example, `{"tune-0": 60, "tune-1": 60}` if `tune-0` has
+            finished after 60 seconds and both tasks have the kind "tune".
     """
     took_by_kind: dict[str, list[float]] = {}
     for name, seconds in took.items():
@@ -222,7 +225,7 @@ class Hours:
 
     @property
     def used(self) -> float:
-        """Hours that the study has taken so far, without pauses."""
+        """Hours used so far by planning and by all calls. Time between calls does not count."""
         return self.before + (self.clock() - self.began) / 3600
 
     def _list_runs(self) -> None:
@@ -255,8 +258,9 @@ class Hours:
     ) -> Decision | None:
         """Decide whether the next optional group of tasks starts or is left out.
 
-        A group starts if the study is expected to end within its hours. After the first group that
-        does not fit, all later groups of the same kind are left out.
+        A group starts if the study, including the group, is expected to end within the study's
+        hours. After the first group that does not fit, all later groups of the same kind are left
+        out.
 
         Args:
             took: `{task: seconds}` of the finished tasks.
@@ -296,7 +300,7 @@ class Hours:
         return decision
 
     def _possible(self, group: Group) -> list[str]:
-        """Return the tasks of a group that need no task that is left out."""
+        """Return the tasks of a group, without the tasks that need a task that is left out."""
         left_out = {*self.ledger.left_out}
         possible: list[str] = []
         for name in group.tasks:
@@ -316,7 +320,7 @@ class Hours:
 
         Args:
             took: `{task: seconds}` of the finished tasks.
-            every: Seconds after the last write during which nothing is written. 0 always writes.
+            every: Fewest seconds between two writes. With 0, the file is always written.
         """
         if every and self.clock() - self.saved < every:
             return

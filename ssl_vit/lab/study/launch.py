@@ -25,7 +25,7 @@ RESULT = "result.json"
 
 
 class TaskResult(Record):
-    """Fields of a task's result.json that a study reads. The seconds may be missing in the file."""
+    """Fields of a task's result.json that a study reads. `seconds` may be missing in the file."""
 
     measurements: list[Measurement]
     seconds: float = 0.0
@@ -40,7 +40,7 @@ class StudyJob:
         folder: Folder of the study.
         tasks: All tasks, including finished tasks.
         recipes: `{task: recipe}`.
-        words: Arguments that name the study in the command of a SLURM array: name=, out=, plugin=.
+        words: Arguments name=, out= and plugin= for the command of a SLURM array.
         parallel: Number of tasks at once, or None for as many as fit.
         slurm: Options of sbatch, as on its command line.
         measures: Measures of the report.
@@ -74,9 +74,10 @@ class LaunchOutcome:
 
     Attributes:
         finished: Tasks that have a result.
-        failed: `{task: why it has no result}` of this call.
-        submitted: `{task: number of its job}` of this call, for a launcher that does not wait.
-        left_out: `{task: why it does not run}` of a study with limited hours.
+        failed: `{task: reason}` of the tasks that have no result after this call.
+        submitted: `{task: number of the job}` of the tasks that this call has submitted. Only for a
+            launcher that does not wait.
+        left_out: `{task: reason}` of the tasks that do not run because the hours are limited.
     """
 
     finished: list[str]
@@ -114,7 +115,7 @@ class Launcher(Protocol):
         After an interruption, a further call continues the study.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C or SIGTERM. Every task that this call runs has ended.
+            KeyboardInterrupt: Ctrl-C or SIGTERM. Every task that this call has started has ended.
         """
 
 
@@ -137,7 +138,7 @@ def describe_result(job: StudyJob, name: str) -> str:
 
     The measurement is the first of these that the task has measured:
 
-    1. the measure by which another task chooses the best of several tries, if this task is a try,
+    1. if this task is one of several tries: the measure by which the best try is chosen,
     2. the measures of the study's report, in order, for example `knn` or `probe_knn`,
     3. the metrics of the model, such as `accuracy`, in the order in which tables of runs show them.
 
@@ -184,9 +185,10 @@ def best_values(task: Task, tasks: Tasks, folder: Path) -> tuple[dict[str, Any],
         folder: Folder of the study.
 
     Returns:
-        `{key: value}` of the best setting (the first if several are equally good), the number of
-            settings with a finite measure, and the keys whose best value is the lowest or highest
-            tried number.
+        Three values: `{key: value}` of the best setting (the first if several are equally good),
+            the number of settings that were compared, and the keys whose best value is the lowest
+            or highest tried number. For example, `({"optim.lr": 0.3}, 3, ["optim.lr"])` if 0.03,
+            0.1 and 0.3 were tried and 0.3 is best.
 
     Raises:
         UserError: No setting has a finite measure, or the measure is not of held-out images.
@@ -229,8 +231,9 @@ def format_tried_measures(task: Task, tasks: Tasks, folder: Path) -> list[str]:
 def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
     """Return `{setting: mean score over seeds}` of the tried settings. Higher scores are better.
 
-    Settings with an infinite or undefined score are left out. A setting with fewer finished seeds
-    than another setting is left out too, because its missing seeds may be its worst.
+    A setting is left out if a score is infinite or undefined. A setting is also left out if it has
+    fewer finished seeds than another setting, because the missing seeds may be its worst. For
+    example, the result is `{"{'optim.lr': 0.1}": 0.78}`.
 
     Args:
         task: Task that takes the best values.
@@ -278,10 +281,11 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
 
 
 def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
-    """Return the tasks that a task needs only if tuning chooses a value that refers to them.
+    """Return the tasks that a task needs only if tuning chooses them.
 
     For example, the tries may compare `init={mae}` with `init={mpp}`. Then only one of the two
-    pre-trainings is needed after the choice. The set is empty for a task that chooses no values.
+    pre-trainings is needed after the choice, and the result has both. The result is empty for a
+    task that takes no best values.
     """
     if task.best is None:
         return set()
@@ -290,10 +294,10 @@ def tuned_needs(task: Task, tasks: Tasks) -> set[str]:
 
 
 def chosen_needs(task: Task, tasks: Tasks, folder: Path) -> set[str]:
-    """Return the tasks that a task needs because tuning has chosen a value that refers to them.
+    """Return the tasks that a task needs because tuning has chosen them.
 
-    For example, if `init={mae}` was the best of several tried values of `init`, the result is the
-    needed task of run `mae`. Call this function once the tries have ended.
+    For example, the tries compare `init={mae}` with `init={mpp}`, and `init={mae}` is best. Then
+    the result is the needed task of run `mae`. Call this function once the tries have ended.
 
     Raises:
         UserError: No setting has a finite measure, or the measure is not of held-out images.

@@ -91,9 +91,10 @@ class Local:
 
 
 class TaskProcess(Protocol):
-    """Process of a task, with methods of `subprocess.Popen`.
+    """Process of a task, with the methods `poll`, `terminate` and `kill` of `subprocess.Popen`.
 
-    A single call of `kill` may have no effect, so callers repeat it until the process has ended.
+    A single call of `kill` may have no effect, so callers call `kill` again until the process has
+    ended.
     """
 
     def poll(self) -> int | None: ...
@@ -121,10 +122,11 @@ class Executor(Protocol):
 class LocalExecutor:
     """Executor that starts tasks on this machine.
 
-    By default, as many tasks run at once as there are GPUs, or cores without GPUs. Memory limits
-    this number as if each task needed as much as the largest task. If several tasks are unfinished,
-    a warm process, which has already imported the slow libraries, forks them (see warm.py).
-    Otherwise each task starts as a new Python process.
+    By default, each GPU runs one task. Without GPUs, each core runs one task. Fewer tasks run at
+    once if the memory does not suffice, where each task counts with the memory of the largest task.
+
+    If several tasks are unfinished, a warm process forks the tasks (see warm.py). The warm process
+    has already imported the slow libraries. Otherwise each task starts as a new Python process.
     """
 
     def __init__(self, job: StudyJob) -> None:
@@ -162,9 +164,9 @@ class LocalExecutor:
     def _warm_process(self, line: Sequence[str]) -> WarmProcess | None:
         """Return the warm process that forks tasks, or None if a new Python process must start.
 
-        The warm process has imported the slow libraries and forks itself for each command. The
-        first call starts the warm process. If the process has ended unexpectedly, this method
-        prints the reason and starts another warm process, at most `WARM_ATTEMPTS` in all.
+        The first call starts the warm process. If the warm process has ended unexpectedly, this
+        method prints the reason and starts another warm process. At most `WARM_ATTEMPTS` warm
+        processes are started.
 
         Args:
             line: Command line to start. The result is None if the command is not ssl_vit with this
@@ -264,10 +266,11 @@ def usable_gpus() -> list[str]:
 def usable_memory() -> int:
     """Return the bytes of memory that all tasks may take together.
 
-    The result is the free memory of the machine or, if it is lower, the memory limit of a container
-    or of a SLURM job. Linux sets these limits by control groups, see cgroups(7). A line such as
-    `0::/user.slice/job_7` in /proc/self/cgroup names a group of this process. Its limit is in
-    /sys/fs/cgroup/user.slice/job_7/memory.max. The limits of its parent groups hold as well.
+    The result is the free memory of the machine, or the memory limit of a container or of a SLURM
+    job if this limit is lower than the free memory. Linux sets such limits by control groups, see
+    cgroups(7). For example, the line `0::/user.slice/job_7` in /proc/self/cgroup names a group of
+    this process. The limit of this group is in /sys/fs/cgroup/user.slice/job_7/memory.max. The
+    limits of the parent groups, such as /user.slice, hold as well.
     """
     limits = [psutil.virtual_memory().available]
     for line in OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.exists() else ():
@@ -296,7 +299,7 @@ def last_line(log: Path, start: int = 0, default: str = "no output") -> str:
 
 
 def _opening(job: StudyJob, parallel: int | None) -> str:
-    """Return the line with the numbers of tasks and of finished tasks.
+    """Return the line with the numbers of tasks, such as "tasks       6, 2 finished".
 
     Args:
         job: Study that is ready to start.
@@ -351,15 +354,16 @@ class _Processes:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """`{task: reason}` of tasks left out because time is short or no task needs them."""
+        """`{task: reason}` of tasks left out because time is short or their result is not used."""
         return {} if self.hours is None else self.hours.ledger.left_out
 
     def _limit_hours(self) -> Hours | None:
         """Return the planner of the study's hours, or None if no hours limit the study.
 
-        The planner (`Hours`) decides which optional tasks start and which are left out. If an
-        earlier call has written hours.json, its times replace the times of finished tasks in
-        `took`, because the times in hours.json also include starting and ending the processes.
+        The planner (`Hours`) decides which optional tasks start and which are left out. An earlier
+        call may have written hours.json with the times of finished tasks. These times replace the
+        times in `took`, because only the times in hours.json include starting and ending the
+        processes.
         """
         if self.job.hours is None:
             return None
@@ -443,7 +447,8 @@ class _Processes:
     def _has_more(self) -> bool:
         """Return whether a task remains to run.
 
-        If no waiting task can be used, the next optional group that fits into the hours starts.
+        If the results of all waiting tasks are unused, this method starts the next optional group
+        that fits into the hours.
         """
         if any(self._is_used(task.name) is not False for task in self._waiting()):
             return True
@@ -459,8 +464,8 @@ class _Processes:
     def _start(self) -> None:
         """Start ready tasks while fewer than `parallel` tasks run.
 
-        A task that needs a failed task is recorded as left out. In a study with limited hours, the
-        next optional group starts if there is room and tuning, the first group, has ended.
+        A task that needs a failed task is recorded as failed. In a study with limited hours, the
+        next optional group starts if fewer than `parallel` tasks run and tuning has ended.
         """
         ended = self._ended_or_skipped()
         # A task killed together with the warm process may still write its folder for a few seconds,
@@ -472,6 +477,7 @@ class _Processes:
             if failed:
                 self._fail(task.name, f"needs {failed}", "left out")
             elif self._has_room() and {*task.needs} <= ended:
+                # start the task unless its folder is still being written, or its result is not used
                 is_written = is_recent_loss and is_held(self.folder / task.name)
                 if not is_written and self._is_used(task.name):
                     self._launch(task)
@@ -487,9 +493,11 @@ class _Processes:
     def _is_used(self, name: str) -> bool | None:
         """Return whether a task should run because its result is used. None if not known yet.
 
-        A task that no other task needs is a result of the study and counts as used. If tuning
-        chooses one of several pre-trainings, the other pre-trainings are not used. In a study
-        without limited hours every task counts as used.
+        In a study without limited hours, every task counts as used. With limited hours:
+
+        - A task that no other task needs is a result of the study and counts as used.
+        - If tuning chooses one of several pre-trainings, the other pre-trainings are not used.
+        - Before tuning has chosen, the result for each of these pre-trainings is None.
         """
         if self.hours is None:
             return True
@@ -505,9 +513,9 @@ class _Processes:
         return None if None in answers else False
 
     def _uses(self, dependent: Task, needed: str) -> bool | None:
-        """Return whether a task uses the result of a task that it needs, or None if not known yet.
+        """Return whether a task uses the result of a needed task, or None if not known yet.
 
-        It is not known while tuning still has to choose one of several needed tasks.
+        The result is None while tuning still has to choose one of several needed tasks.
 
         Args:
             dependent: Task that needs the other task.
@@ -564,8 +572,8 @@ class _Processes:
     def _compare_with_plan(self) -> None:
         """Print the hours used so far, once after tuning and once after each required seed.
 
-        If the required seeds need more than the study's hours, the printed line also says when the
-        required seeds will end. `self.compared` has the names of the groups whose line was printed.
+        The printed line may add when the required seeds will end: if they will end after more than
+        the study's hours. `self.compared` has the names of the groups whose line was printed.
         """
         assert self.hours is not None
         ended = self._ended_or_skipped()
@@ -591,9 +599,9 @@ class _Processes:
     def _close_hours(self) -> None:
         """Record the used hours in hours.json and, if the study has ended, how it ended.
 
-        After a signal or a failed task the study has not ended: the same command continues it. A
-        failed try is an exception, because its values, such as a high learning rate, may let
-        training diverge. The study ends without the try.
+        After a signal or a failed task, the study has not ended: the same command continues the
+        study. A failed try is an exception: the study ends without the try. Training may diverge
+        with a tried value, such as a high learning rate.
         """
         if self.hours is None:
             return
@@ -630,9 +638,13 @@ class _Processes:
     def _handle_ended(self) -> None:
         """Record the outcome of each process that has ended, or let its task start again.
 
-        A task starts again once if a signal killed it or if one of its several processes was lost
-        (exit status of `LostError`). A task whose warm process ended (see `LocalExecutor`) starts
-        again each time. The status of such a task is `LOST`.
+        The status of the process decides whether the task starts again:
+
+        - below 0 (killed by a signal), or the status of `LostError` (one of several processes of
+          the task was lost): the task starts again once.
+        - `LOST` (the warm process has ended, see `LocalExecutor`): the task starts again each time.
+        - 0 with a result: the task has finished.
+        - otherwise: the task has failed.
         """
         for name, child in list(self.running.items()):
             status = child.process.poll()
@@ -720,10 +732,12 @@ class _Processes:
     def _remaining_seconds(self, now: float) -> float | None:
         """Estimate the seconds until all tasks have ended.
 
-        Tasks of the same run of the study file, for example with different seeds, take about
-        equally long. Each remaining task is expected to take the mean time of the finished tasks of
-        its run. The result is None if nothing remains, or if the time of a remaining task is not
-        known: its run has no finished task yet, or it already takes longer than the finished tasks.
+        Each remaining task is expected to take as long as the mean of the finished tasks of the
+        same run of the study file. The result is None in these cases:
+
+        - Nothing remains.
+        - The run of a remaining task has no finished task yet.
+        - A running task already takes longer than this mean.
 
         Args:
             now: Current value of `time.monotonic()`.

@@ -61,9 +61,9 @@ class Ray:
 class RayExecutor:
     """Executor that runs tasks on the nodes of a Ray cluster.
 
-    By default, as many tasks run at once as there are GPUs, or cores without GPUs, if the memory
-    suffices. Each task gets a GPU if the cluster has any, and as many cores as possible while all
-    tasks still run at once.
+    By default, each GPU runs one task. Without GPUs, each core runs one task. Fewer tasks run at
+    once if the memory does not suffice. If the cluster has GPUs, each task gets one GPU. Each task
+    gets the same number of cores: the largest number with which all these tasks run at once.
     """
 
     def __init__(self, job: StudyJob, ray: Any) -> None:
@@ -84,7 +84,7 @@ class RayExecutor:
             parallel = max(1, min(fitting, len(job.tasks)))
         self.parallel = parallel
         most = int(max(node.get("CPU", 0) for node in nodes))
-        # numbers of cores per task with which all tasks run at once, the largest first
+        # numbers of cores per task with which `parallel` tasks fit at once, the largest first
         fitting_cores = (n for n in range(most, 1, -1) if count_fitting(CPU=n) >= parallel)
         self.cores = next(fitting_cores, 1)
         options = {"num_cpus": self.cores, "num_gpus": len(gpu), "max_retries": 3}
@@ -154,12 +154,13 @@ def run_task(
 ) -> int:
     """Run a task's process on this node of the Ray cluster and return the exit status.
 
-    Ray runs a task again if it loses the connection to the task's node. The earlier process may
-    still be writing the folder of the run, so the function first waits until it has ended.
+    Ray runs a task again if Ray loses the connection to the task's node. Then the earlier process
+    of the task may still be writing the run's folder. So this function first waits until no process
+    writes the folder.
 
     Args:
         line: Command line of the task.
-        environment: Environment variables of the study's process.
+        environment: Environment variables of the task, except variables that name its GPUs.
         folder: Folder of the run.
         log: File that the task's output is appended to.
         cwd: Working directory of the task.

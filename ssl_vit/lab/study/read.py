@@ -100,7 +100,8 @@ def _names(node: Any) -> tuple[str, ...]:
 def _options(node: Any) -> Values:
     """Return the options in a mapping of the study file as `{dotted key: value}`.
 
-    Each value is converted to the type of its key, for example `1e-3` to a number.
+    Each value is converted to the type of its key. For example, `{"optim": {"lr": "1e-3"}}` becomes
+    `{"optim.lr": 0.001}`.
 
     Raises:
         ValueError: A key, such as `name`, is not allowed because the study itself sets it.
@@ -121,7 +122,7 @@ def _typed(key: str, value: Any) -> Any:
 
 
 def _tries(node: Any) -> dict[str, list[Any]]:
-    """Return the values to try, as `{dotted key: list of values}`.
+    """Return the values to try, such as `{"optim.lr": [0.1, 0.3]}`.
 
     Raises:
         ValueError: A key has no list of values or an empty list, or a value appears twice.
@@ -159,8 +160,8 @@ def seeds_of(node: Any) -> tuple[int, ...]:
     """Return the seeds from a list, or the seeds 0 to N - 1 from a number N.
 
     Raises:
-        ValueError: A seed appears twice or is not a whole number of 64 bits, or there are no seeds
-            or more than `MOST_SEEDS`.
+        ValueError: A seed appears twice or is not a whole number of 64 bits. Or there are no seeds.
+            Or there are more seeds than `MOST_SEEDS`.
     """
     seeds = node
     if type(node) is int:
@@ -252,10 +253,11 @@ class StudyRun(StudySection):
         over: Axes of the run, in the order of the file.
         only: `{axis: names}` if the run does not use all names of an axis.
         options: Options of the run.
-        seeds: Seeds of the run. None means the study's seeds and the seeds of all runs that need
-            this run.
+        seeds: Seeds of the run. If None, the run has the seeds of the study, and also the seeds of
+            all runs that need this run.
         tries: `{key: values to try}`.
-        best: Run that tries values. This run takes the best of them.
+        best: Another run, which tries values, and the metric of the choice. This run takes the best
+            of these values. None if this run takes no best values.
     """
 
     tool: Literal["pretrain", "finetune", "evaluate"]
@@ -312,7 +314,8 @@ class Study(StudySection):
             photos=PATH.
         seeds: Seeds of every run without seeds of its own.
         match: Axis whose names get the same compute.
-        axes: `{axis: {name: {key: settings}}}`, where the key is a run, RUN@NAME or `all`.
+        axes: `{axis: {name: {key: setting}}}`, for example `{"arm": {"mae": {"final": ...}}}`. The
+            key is a run, RUN@NAME or `all`.
         options: Options of every run.
         runs: `{name: run}`.
         report: Comparisons in the report.
@@ -416,8 +419,8 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
     """Return the options and the tried values of a run for one name on each axis.
 
     The study file sets options in several places. A later place overrides an earlier place, in this
-    order: the study, the run, the name on each axis, and last the settings under RUN@NAME. Tried
-    values replace options of earlier places.
+    order: the study, the run, the name on each axis, and last the settings under RUN@NAME. The
+    tried values of a place replace an option of the same key at an earlier place.
 
     Args:
         study: Study of the run.
@@ -425,7 +428,7 @@ def settings_at(study: Study, run: str, at: Mapping[str, str]) -> Setting:
         at: `{axis: name}`. An axis that is missing sets nothing.
 
     Raises:
-        UserError: An option would override values that the run tries.
+        UserError: An option at the same or a later place has a key whose values the run tries.
     """
     definition = study.runs[run]
     # (place in the file for error messages, setting)
@@ -486,10 +489,9 @@ def _tries_values(study: Study, run: str) -> bool:
 def needed_runs(study: Study, run: str) -> set[str]:
     """Return the runs that must finish before a run can start.
 
-    A run needs each run that its options name in braces. A run that takes the best values of
-    another run also needs that run, and each run that the tried values name in braces. For example,
-    if run `tune` tries `init: ["{mae}", "{mpp}"]`, then a run with `best: tune` needs the runs
-    `tune`, `mae` and `mpp`.
+    A run needs each run that its options name in braces. A run with `best: tune` also needs run
+    `tune`, and each run that run `tune` names in braces. For example, if run `tune` tries
+    `init: ["{mae}", "{mpp}"]`, then a run with `best: tune` needs the runs `tune`, `mae` and `mpp`.
     """
     best = study.runs[run].best
     names = _named_in(study, run)
@@ -507,7 +509,7 @@ def _named_in(study: Study, run: str) -> set[str]:
 
 
 def _line(error: ValidationError) -> str:
-    """Describe the first mistake in one line: the place in the file, and what is expected."""
+    """Describe the first mistake in one line, such as `runs.final.over: expected a list, not 3`."""
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
     message = first["msg"].removeprefix("Value error, ")
@@ -615,8 +617,8 @@ def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
         key: Key under the name, such as `final@10%`.
 
     Raises:
-        ValueError: There is no such run or name, or `over`, the list of the run's axes, lacks the
-            axis.
+        ValueError: There is no such run or name. Or the axis is missing in `over` of the run, which
+            lists the axes of the run.
     """
     run_name, at, other_name = key.partition("@")
     place = f"axes.{axis}.{name}"
@@ -641,12 +643,15 @@ def _check_axis_key(study: Study, axis: str, name: str, key: str) -> None:
 def _check_references(study: Study) -> None:
     """Check the runs and paths that each run refers to, in braces or under `best`.
 
-    A name in braces must be a run, or a path that the command line sets (a place). A run under
-    `best` must try values, and a run in braces must not. If run A needs run B, then every axis of B
-    must also be an axis of A. Otherwise it would be unclear which task of B is meant.
+    - A name in braces must be a run, a place (a path that the command line sets) or `seed`.
+    - A run under `best` must try values.
+    - A run in braces must not try values.
+    - If run A needs run B, every axis of B must also be an axis of A. Otherwise it would be unclear
+      which task of B is meant.
 
     Raises:
-        ValueError: A name is wrong.
+        ValueError: One of these conditions does not hold, or a metric of test images would choose
+            the best values.
     """
     runs_with_tries = {name for name in study.runs if _tries_values(study, name)}
     for name, run in study.runs.items():

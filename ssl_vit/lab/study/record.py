@@ -1,9 +1,9 @@
 """Read and write study.json, which holds the plan of a study and the rule of the report.
 
 The study writes study.json before the first task starts. The user may change a study and start the
-study again in the same folder. Finished runs that still belong to the study are kept. If another
-run already uses a task's folder, the task takes the next free name (`pretrain-mpp-0-2`), and the
-other run stays and is listed.
+study again in the same folder. Finished runs that still belong to the study are used again. If the
+folder of a task already has another run, the task takes the next free name, such as
+`pretrain-mpp-0-2`. The other run stays in its folder.
 """
 
 import itertools
@@ -66,9 +66,9 @@ class StudyRecord(Record):
 def rule_of(study: Study) -> Rule | None:
     """Return the rule by which the report compares runs, or None if the study compares nothing.
 
-    The report compares the arms, which are the names on the first axis of the test run, such as
-    `mae` and `scratch`. It compares them separately for each combination of names on the other
-    axes. In a `Rule`, such a combination is called a place, for example `(("share", "10%"),)`.
+    The report compares arms, such as `mae` and `scratch`. The arms are the names on the first axis
+    of run `report.test`. The report compares the arms separately at each place. A place is a
+    combination of names on the other axes, for example `(("share", "10%"),)`.
     """
     report, arms = study.report, study.compared
     if report.test is None:
@@ -79,7 +79,8 @@ def rule_of(study: Study) -> Rule | None:
     ]
     places = tuple(itertools.product(*names_on_other_axes))
     comparisons: tuple[Comparison, ...] = ()
-    # a study that averages over an axis compares nothing unless its file has pairs or a baseline
+    # If the study averages over an axis, it compares only the pairs or the baseline of its file.
+    # Without pairs and baseline, such a study compares nothing.
     if report.pairs or report.baseline or not report.mean_over:
         comparisons = list_comparisons(arms, places, report.pairs, report.baseline)
     return Rule(
@@ -140,9 +141,9 @@ def lock(folder: Path) -> AbstractContextManager[None]:
 def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
     """Compare a study with the study.json in the folder and return the updated history.
 
-    A user who has seen results can change the plan towards a wished claim. So a change after a run
-    has finished counts as another planned end of the study, which weakens the claims. Only a change
-    that can affect a result or a claim counts, such as another seed.
+    A user who has seen results can change the plan until a wished claim holds. So a change after a
+    run has finished counts as another planned end of the study. More planned ends weaken the
+    claims. Only a change that can affect a result or a claim counts, such as another seed.
 
     Args:
         folder: Folder of the study, with or without a study.json.
@@ -150,8 +151,7 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
         tasks: Tasks of the study, as `assign_folders` names the tasks.
 
     Returns:
-        The changes, the number of ends, and the unfinished tasks of the compared run (`report.test`
-            of the study file) that are no longer planned.
+        The history, with all earlier changes.
     """
     if not (folder / FILE).exists():
         return History()
@@ -175,8 +175,8 @@ def content(
 ) -> dict[str, Any]:
     """Return the content of study.json: the plan of a study, the tasks, and changes of the plan.
 
-    The key `decides` has every value of the study file that can change a result or a claim, and the
-    key `rule` says which runs the report compares, by which measure.
+    The key `decides` has the values from `deciding_values`. The key `rule` has the rule from
+    `rule_of`.
 
     Args:
         study: Study as planned.
@@ -228,8 +228,9 @@ def write(folder: Path, content: dict[str, Any]) -> None:
 def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
     """Give each task a folder: the folder that already holds the task's run, or a free folder.
 
-    The folder has the task's name. If the folder of this name holds another run, for example
-    because the study has changed, a number is added to the name, as in `mae-0-2`.
+    The folder has the task's name. If this folder already holds another run, for example because
+    the study has changed, the task gets a new name with a number. For example, `mae-0` becomes
+    `mae-0-2`.
 
     Args:
         tasks: Tasks as planned.
@@ -252,8 +253,8 @@ def assign_folders(tasks: Tasks, folder: Path) -> tuple[Tasks, dict[str, str]]:
             why = identity.why_not_planned(folder / name, candidate.values, options, undecided)
             if not why and name not in settled_tasks:  # the folder is free or holds the task's run
                 break
-            # the reason is empty if an earlier task has taken the folder. Folders of tasks are left
-            # out of the result below
+            # `why` is empty if an earlier task has taken the folder. The result below leaves out
+            # the folders of tasks, and so this entry
             other_runs[name] = why
             name = f"{renamed.name}-{number}"
         final_names[task.name] = name

@@ -57,13 +57,13 @@ def parse_request(
 ) -> StudyRequest:
     """Plan a study from the arguments of the study tool, and check it before a task starts.
 
-    The images may be on another machine if `stand_ins` or the option `check` is set.
+    With `stand_ins` or the option `check`, the images need not be on this machine.
 
     Args:
         arguments: Arguments of the tool.
         content: Study as a mapping, or None if the arguments name a recipe or a file.
-        stand_ins: Whether to use made-up paths for places (paths that the study file names, such as
-            `photos`) that the arguments do not set.
+        stand_ins: Whether to use made-up paths for the places that the arguments do not set. A
+            place, such as `photos`, is a name that the study file uses for a path.
         look: Whether to read and check the images that are on this machine.
 
     Raises:
@@ -129,9 +129,9 @@ def _find_study(
 ) -> tuple[read.Study, str]:
     """Return the study that the user asked for, and the default name of the study's folder.
 
-    The study comes from a Python dictionary (`content`), from the keys after the word `sweep`, or
-    from the study file that `recipe=` names. The options `seeds=` and `measures=` replace the
-    study's own seeds and measures.
+    The study comes from a Python dictionary (`content`), or from the keys after the word `sweep`,
+    or from the study file that `recipe=` names. If the user sets the options `seeds=` or
+    `measures=`, they replace the study's own seeds or measures.
 
     Args:
         options: Options of the study tool.
@@ -224,7 +224,8 @@ def _check_keys(keys: Iterable[str], unread: Unread, places: Collection[str]) ->
     Args:
         keys: Keys to check: the keys that the user set for all runs, and swept keys.
         unread: All keys that the user gave, with their values. A key `seed` causes an error.
-        places: Keys that the study file defines. The error about a misspelled key may suggest them.
+        places: Keys that the study file defines. An error about a misspelled key may suggest one of
+            these keys.
 
     Raises:
         UserError: A key is unknown, or a study sets the key itself.
@@ -291,7 +292,7 @@ def _plan_worth(
 
 
 def _find_study_file(name: str | None) -> Path:
-    """Return the path of a study file from a name under recipes/ or from a path.
+    """Return the path of a study file from its name, such as `study/gap`, or from its path.
 
     Raises:
         UserError: No such study exists.
@@ -325,9 +326,9 @@ def _absolute(place: str) -> str:
 def _stand_in(study: read.Study, place: str) -> str:
     """Return a made-up value for a place, a path that the user has not set, such as `photos`.
 
-    The value is the name of the place, such as `photos`. If the place is used for `init`, the value
-    is the name in braces, such as `{weights}`: checks skip an option with braces, because there is
-    no file to read.
+    The value is the name of the place, such as `photos`. For a place that is used for `init`, the
+    value is the name in braces, such as `{weights}`. There is no file of these weights to read, and
+    checks skip an option with braces.
 
     Args:
         study: Study that defines the place.

@@ -111,8 +111,8 @@ class Slurm:
 def _task_names_by_index(job: StudyJob, run: str) -> list[str]:
     """Return the names of a run's tasks, in the order of their indices in job arrays.
 
-    The study's folder has a file with the names of earlier submissions. These names come first, so
-    that a task keeps its index when the user starts the study again: it may be in the queue.
+    A file in the study's folder has the names of earlier submissions. These names come first. So a
+    task that is still in the queue keeps its index when the user starts the study again.
     """
     path = _list_path(job, run)
     listed_names = path.read_text().split() if path.exists() else []
@@ -134,15 +134,18 @@ def _logs(job: StudyJob) -> Path:
 
 
 def _job_name(job: StudyJob, run: str) -> str:
-    """Return the name of an array, which identifies the array in the queue.
+    """Return the name of an array, such as `gap-pretrain-1a2b3c4d`, to find the array in the queue.
 
-    The hash of the folder distinguishes the array from arrays of studies in other folders.
+    The last part is a hash of the study's folder. It distinguishes the array from arrays of studies
+    in other folders.
     """
     return f"{job.name}-{run}-{hashlib.sha256(bytes(_logs(job))).hexdigest()[:8]}"
 
 
 def _queue(job: StudyJob) -> dict[str, dict[int, str]]:
     """Return `{run: {index of a task: job number}}` of the study's tasks that wait or run.
+
+    For example, `{"pretrain": {0: "712", 1: "712"}, "final": {}}`.
 
     Raises:
         UserError: SLURM does not answer.
@@ -195,9 +198,9 @@ def _command(
 ) -> list[str]:
     """Return the command that submits the remaining tasks of a run as a job array.
 
-    The array waits until all jobs of the needed runs have ended, failed or not (`afterany`), and
-    then each task checks whether the tasks that it needs have a result. With `afterok`, one failed
-    task would block all further tasks.
+    The array waits until all jobs of the needed runs have ended, failed or not (`afterany`). Then
+    each task checks whether the needed tasks have a result. With `afterok` in place of `afterany`,
+    one failed task would block all tasks of the array.
 
     Args:
         job: Study to submit.
@@ -284,9 +287,14 @@ def _options(job: StudyJob) -> list[str]:
 def _layout(values: Mapping[str, str]) -> tuple[int, int]:
     """Return the number of machines of a task, and the number of processes on each machine.
 
-    The number of processes is the value of `--ntasks-per-node=`, or one process for each GPU. The
-    user may give the number of GPUs of each machine (`--gpus-per-node=`, `--gres=gpu:`) or of all
-    machines together (`--gpus=`). Without any of these options, each machine has a single process.
+    The first of these options that is present gives the number of processes:
+
+    1. `--ntasks-per-node=`: processes on each machine
+    2. `--gpus-per-node=`, and then `--gres=gpu:`: GPUs of each machine, with one process for each
+    3. `--gpus=`: GPUs of all machines together, with one process for each
+
+    Without these options, each machine has a single process. For example, the result for
+    `--nodes=2 --gpus=8` is `(2, 4)`.
 
     Args:
         values: `{option of sbatch: value}`.

@@ -57,9 +57,9 @@ def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
         arguments: Words of the command line, and pairs (key, value) from Python.
 
     Returns:
-        The arguments without the word or argument `sweep`, and the swept keys, or None without a
-            sweep. On the command line, the words KEY=VALUES stay in the arguments. `axes` reads
-            their values later.
+        First, the arguments without the word or argument `sweep`. Words KEY=VALUES of the command
+            line stay in the arguments, and `axes` reads their values later. Second, the swept keys,
+            or None without a sweep.
 
     Raises:
         UserError: `sweep` from Python is no mapping, or a key has two values.
@@ -81,8 +81,8 @@ def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
 def _read_mappings(mappings: list[Any]) -> tuple[Pairs, Values]:
     """Read the values of the argument `sweep` from Python.
 
-    The mapping may also have options of the study tool, such as `seeds`, because on the command
-    line these options may follow the word `sweep`.
+    The mapping may also have options of the study tool, such as `seeds`. For example,
+    `{"optim.lr": [1e-3, 3e-3], "seeds": 3}` has the option `seeds` and the swept key `optim.lr`.
 
     Returns:
         Pairs (key, value) of the options of the tool, and `{key: value or values}` of the swept
@@ -110,7 +110,12 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
     """Split the user's keys into swept keys with their values and all other keys.
 
     A key after the word `sweep` is an option of all runs if it has a single value and does not
-    change the experiment, as in `sweep optim.lr=1e-3,3e-3 compute.threads=1`.
+    change the experiment. For example, in `sweep optim.lr=1e-3,3e-3 compute.threads=1`, the key
+    `compute.threads` is an option of all runs.
+
+    Returns:
+        First, the swept keys, for example `{"optim.lr": {"1e-3": 0.001, "3e-3": 0.003}}`. Second,
+            all other keys, which are options of all runs.
 
     Raises:
         UserError: A key has an impossible value, has a value twice, or is given twice.
@@ -217,9 +222,9 @@ def content(
 def _names(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the axis of a swept key, as in a study file, with a name for each value.
 
-    For example, `{"1e-3": {"pretrain": {"optim.lr": 1e-3}}}`. The study of a sweep always has a run
-    `pretrain`, for which the swept key is set. In names, `_` replaces characters that names must
-    not have.
+    For example, the result for key `optim.lr` and value `1e-3` is
+    `{"1e-3": {"pretrain": {"optim.lr": 0.001}}}`. The swept key is set for run `pretrain`, which
+    every sweep has. In names, `_` replaces characters that names must not have.
 
     Args:
         key: Swept key, such as `optim.lr`.

@@ -70,11 +70,13 @@ def study_keys() -> list[str]:
 def tool_uses(tool: str, key: str, options: Values) -> bool:
     """Return whether a tool uses a recipe key, for example `probe.pool`.
 
-    - `evaluate` uses all keys of probes, images, model and computation, but not the keys for probes
+    - `evaluate` uses the keys of probes, images, model and computation, without the keys for probes
       during training.
-    - `pretrain` and `finetune` use all keys, with two exceptions. They use a key of probes only if
-      `probe.every` turns on probes during training. They use a key of an optional group, such as
-      `decoder`, only if the objective needs the group.
+    - `pretrain` and `finetune` use the keys of probes only if `probe.every` is set. `probe.every`
+      itself is always used.
+    - `pretrain` and `finetune` use the keys of an optional group, such as `decoder`, only if the
+      objective needs the group.
+    - `pretrain` and `finetune` use all other keys.
 
     Args:
         tool: `pretrain`, `finetune` or `evaluate`.
@@ -140,8 +142,8 @@ def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:
 
     Args:
         recipe: Recipe with the images.
-        wanted: Further keys, such as `data.size`. A key is included only if its value in the recipe
-            differs from the default value for the data set and its path.
+        wanted: Further keys, such as `data.size`. Such a key is included only if its value in the
+            recipe differs from its default value for the same data set and path.
     """
     options: Values = {}
     if recipe.data.name in load_yaml(recipe_files.TABLES / "datasets.yaml"):
@@ -162,8 +164,8 @@ def evaluated_images(recipe: Recipe) -> Values:
     """Return the options with which an evaluation reads all images of a recipe.
 
     Keys that select a part of the images for training, such as `data.share`, are left out. Cropping
-    keys, such as `data.eval_crop`, are included if the recipe uses them. A recipe for a frozen
-    encoder does not, because the encoder brings its own cropping.
+    keys, such as `data.eval_crop`, are included if the recipe uses these keys. A recipe for a
+    frozen encoder does not use cropping keys, because the encoder brings its own cropping.
     """
     wanted = [key for key in image_keys() if key not in PART]
     wanted += [key for key in CROPPING if has_use(recipe, key)]

@@ -46,8 +46,8 @@ class Task:
             None if the task takes no best values.
         despite: Keys that may differ, without a warning, between this task and the tasks of `best`.
         values: `{dotted key: value}` of the resolved recipe, for the keys that affect the
-            computation or the result. Values that are not known before the study starts are
-            missing.
+            computation or the result. Values that are known only after other tasks have finished
+            are missing.
     """
 
     name: str
@@ -77,9 +77,10 @@ def place_text(run: str, at: Mapping[str, str]) -> str:
 
 
 def plain_options(options: Values) -> Values:
-    """Return the options without names in braces in their values.
+    """Return the options whose values have no name in braces.
 
-    A name in braces stands for another task, or for a path that the user has not set.
+    For example, `{"init": "{mae}", "seed": 0}` becomes `{"seed": 0}`. A name in braces stands for
+    another task, or for a path that the user has not set.
     """
     return {key: value for key, value in options.items() if not find_references([value])}
 
@@ -165,8 +166,12 @@ def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
         given: Recipe values from the user. Each value is set in all tasks whose tool uses the key.
 
     Raises:
-        UserError: No task uses an option, a run tries the values of a given option, a needed run
-            does not exist, steps cannot be matched, or a name cannot be a folder's name.
+        UserError: One of these mistakes:
+
+            - No task uses a given option, or a run tries several values of this option.
+            - A needed run does not exist.
+            - The steps cannot be matched.
+            - A task's name cannot be a folder's name, or two tasks have the same name.
     """
     seeds_by_run = _seeds(study)
     tasks: Tasks = {}
@@ -223,8 +228,8 @@ def _seeds(study: Study) -> dict[str, list[int]]:
         `{run: seeds in increasing order}`.
     """
     seeds_of_runs = {name: {*(run.seeds or study.seeds)} for name, run in study.runs.items()}
-    # needed runs come first in study.runs, so in reverse each run has all its seeds before it
-    # passes them on to the runs that it needs
+    # In study.runs, each run comes after the runs that it needs. In reverse order, the seeds of a
+    # run are complete before they are added to the seeds of the runs that it needs.
     for name in reversed(study.runs):
         for needed in needed_runs(study, name):
             if study.runs[needed].seeds is None:
@@ -235,13 +240,13 @@ def _seeds(study: Study) -> dict[str, list[int]]:
 def _match_steps(base: Values, options: Values, place: str) -> Values:
     """Return the steps and warm-up with which a run costs the same exaFLOP as the base run.
 
-    The base run is the same run without the axis whose names are to cost the same. For example, if
-    the axis sets a network whose steps take twice the exaFLOP, the result has half of the base
-    run's steps, and a warm-up that is shorter in proportion.
+    The base run is the same run without the matched axis. For example, the axis sets a network, and
+    a step with this network takes twice the exaFLOP of a step of the base run. Then the result has
+    half of the base run's steps. The warm-up keeps its share of the steps.
 
     Args:
         base: Options of the base run.
-        options: Options of the run at a name of this axis.
+        options: Options of the run at a name of the matched axis.
         place: Prefix of error messages.
 
     Returns:
@@ -249,8 +254,8 @@ def _match_steps(base: Values, options: Values, place: str) -> Values:
 
     Raises:
         UserError: An option is wrong. Or the axis itself sets the steps or the warm-up. Or ssl_vit
-            cannot count the work of the objective. Or rounding to whole steps changes the cost by
-            more than 25%, because there are so few steps.
+            cannot count the work of the objective. Or there are so few steps that rounding to whole
+            steps changes the cost by more than 25%.
     """
     for key in SCALED:
         if options.get(key) != base.get(key):
@@ -305,7 +310,7 @@ def _task(
     for name in tries:  # a tried value may name a run
         references |= find_references(tasks[name].tried.values())
     replacements, needed = {SEED: str(seed)}, [*tries]
-    # all other references are runs. A place that is still in braces has no path and stays there
+    # All references except {seed} and places are runs. A place without a path stays in braces.
     for needed_run in sorted(references - {SEED, *study.places}):
         candidates = _runs_of(run, needed_run, at, tasks)
         same_seed = [task.name for task in candidates if task.seed == seed]
@@ -324,10 +329,10 @@ def _task(
 
 
 def _runs_of(run: str, needed: str, at: Mapping[str, str], tasks: Tasks) -> list[Task]:
-    """Return the tasks of a needed run that agree with `at` on all axes of this run.
+    """Return the tasks of a needed run that have the same names as `at` on the needed run's axes.
 
-    For example, a task at arm `mae` and share `10%` that needs run `pretrain`, which has the axis
-    arm only, gets the tasks of `pretrain` at arm `mae`, one for each seed.
+    For example, a task at arm `mae` and share `10%` needs run `pretrain`, which has only the axis
+    arm. Then the result is the tasks of `pretrain` at arm `mae`, one for each seed.
 
     Args:
         run: Name of the run that needs the other run, for error messages.
@@ -364,9 +369,13 @@ def weight_sources(tasks: Tasks, name: str) -> list[str]:
 def warn_about_other_tries(tasks: Tasks) -> list[str]:
     """Warn if a task takes the best values from tries whose other settings differ from the task's.
 
-    The best learning rate of a short training, for example, need not be the best of a long one. No
-    warning is given for differences in the tried keys themselves, in held-out images, in keys that
-    only the task or only its tries have, and in keys that the study file names under `despite`.
+    For example, the best learning rate of a short training need not be the best learning rate of a
+    long training. Differences in these keys cause no warning:
+
+    - the tried keys
+    - keys of held-out images and the other keys of `NOT_CHOSEN_FOR`
+    - keys that only the task has, or only its tries
+    - keys that the study file names under `despite`
 
     Returns:
         One line for each kind of difference, with the first run that has this difference.
@@ -400,8 +409,8 @@ def warn_about_other_tries(tasks: Tasks) -> list[str]:
 def _weights(task: Task) -> dict[str, str]:
     """Return where a task's weights come from, as `{key: source}`.
 
-    For weights of another task, the source is the name of that task's run, such as `pretrain`, so
-    that two seeds of the run count as the same source.
+    Weights of another task have the name of its run in place of its folder. For example,
+    `init={pretrain-mae-0}` gives `{"init": "pretrain"}`. So two seeds of a run are the same source.
     """
     named_sources = sources({"init": SCRATCH} | task.options)
     return {key: OF_RUN.sub(r"\1", source.place) for key, source in named_sources.items()}
@@ -419,7 +428,8 @@ def failed_need(task: Task, tasks: Tasks, failed: Sequence[str]) -> str | None:
         failed: Names of the failed tasks.
     """
     missing = [name for name in task.needs if name in failed]
-    # also true for a task without tries, for which the filter below would change nothing
+    # Without tries, this is true, and every failed need prevents the task. With tries, failed tries
+    # prevent the task only if all tries have failed.
     have_all_tries_failed = {*task.tries} <= {*failed}
     if not have_all_tries_failed:
         missing = [name for name in missing if name not in task.tries]

@@ -55,8 +55,9 @@ class StudyOutcome(launch.LaunchOutcome):
 def main(words: Sequence[str]) -> int:
     """Run, submit or check a study and return the exit status.
 
-    With `only=` and `index=`, which the launcher for SLURM adds, this process becomes the run of a
-    single task. If the user stops the study, the last line is the command that continues it.
+    The launcher for SLURM adds `only=` and `index=`. With these options, this process becomes the
+    run of a single task. If the user stops the study, the last printed line is the command that
+    continues the study.
 
     Args:
         words: Arguments of the command line after `ssl-vit study`.
@@ -202,8 +203,8 @@ def _job(request: StudyRequest, tasks: Tasks) -> launch.StudyJob:
 
     Args:
         request: Study that the user asked for.
-        tasks: Tasks of the request, in the same order. Each task is named after its folder, which
-            may differ from its name in the request.
+        tasks: Tasks of the request in the same order, as `record.assign_folders` returns them. A
+            task may have another name than in the request.
     """
     options = request.tool_options
     recipes_in_order = [request.recipes[name] for name in request.tasks]
@@ -277,7 +278,7 @@ def _check_unchanged(run: Path, options: Values) -> list[str]:
         options: `{dotted key: value}` that resolves to the recipe of the run.
 
     Returns:
-        Lines about images or weights that are not on this machine, and so were not checked.
+        Lines about images and weights that were not checked, because they are not on this machine.
 
     Raises:
         UserError: The images, weights or files have changed.
@@ -295,10 +296,9 @@ def _check_unchanged(run: Path, options: Values) -> list[str]:
 def _exec_task(arguments: Arguments) -> None:
     """Replace this process by the run of a single task of a job array, and never return.
 
-    `only=` lists the tasks of the array, and `index=` is the position of the task in this list. If
-    the user starts the study again with further tasks, later arrays get longer lists. The list of a
-    submitted array does not change, so each index keeps its meaning. The options of the task come
-    from study.json.
+    `only=` lists the tasks of the array, and `index=` is the position of the task in this list. For
+    example, `only=mae-0/mae-1 index=1` runs task `mae-1`. The options of the task come from
+    study.json.
 
     Args:
         arguments: Arguments of the study tool, with `only=` and `index=`.

@@ -2,8 +2,8 @@
 
 A study starts one warm process and sends it requests to start tasks. A forked task begins in
 milliseconds, while a new interpreter would import torch and other libraries for seconds. The warm
-process computes nothing and never initialises CUDA, because a fork copies memory but no threads: a
-task that inherited a pool of threads would wait for the threads forever.
+process computes nothing and never initialises CUDA, because computing starts a pool of threads. A
+fork copies memory but no threads, so a forked task would wait forever for the threads of the pool.
 
 `WarmProcess` starts the process as `python -P -m ssl_vit.lab.study.warm DESCRIPTOR`.
 """
@@ -109,8 +109,8 @@ class WarmProcess:
     def suits(self, environment: Mapping[str, str]) -> bool:
         """Return whether this process can fork a task with these environment variables.
 
-        All variables except `TASK_VARIABLES` must be equal to the variables of this process,
-        because its imports may have used them.
+        All variables except `TASK_VARIABLES` must be equal to the variables of the warm process,
+        because the imports of the warm process may have used the variables.
         """
         names = (self.environment.keys() | environment.keys()) - {*TASK_VARIABLES}
         return all(self.environment.get(name) == environment.get(name) for name in names)
@@ -147,9 +147,12 @@ class WarmProcess:
     def receive(self) -> None:
         """Read the messages that the warm process has sent, without waiting for further messages.
 
-        The first message says that the imports are done, and gives the reason if forks are not safe
-        on this machine. Each further message says that a task has ended. If the warm process itself
-        has ended, all its tasks are lost.
+        - The first message, after the imports: `{"refusal": None}` if forks are safe on this
+          machine, or else `{"refusal": "an import initialised CUDA"}` or another reason.
+        - Each further message, after the end of a task: `{"ended": 3, "status": 0}`, with the
+          number and the exit status of the task.
+
+        If the warm process itself has ended, all its running tasks are lost.
         """
         if self.lost is not None:
             return
@@ -207,7 +210,11 @@ class ForkedTask:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the task. If the warm process is not ready or does not answer in time, kill both."""
+        """Kill the task.
+
+        If the warm process is not ready, or the task has not ended `PATIENCE` seconds after the
+        first call, kill the warm process and so all its tasks.
+        """
         self._signal(signal.SIGKILL)
         self.killed_at = self.killed_at or time.monotonic()
         if not self.warm.ready or time.monotonic() > self.killed_at + PATIENCE:
@@ -219,7 +226,7 @@ class ForkedTask:
 
 
 def is_possible() -> bool:
-    """Return whether this system can fork tasks and end each task together with the parent."""
+    """Return whether a warm process can run on this system: Linux with pidfds (`os.pidfd_open`)."""
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
@@ -267,8 +274,8 @@ def import_all() -> str | None:
     Returns:
         Why a fork is not safe, or None if it is safe.
     """
-    # A fork is safe with the threads of OpenBLAS, because OpenBLAS restarts them after a fork. They
-    # start here, before the first count, so that they do not count as new threads.
+    # A fork is safe with the threads of OpenBLAS, because OpenBLAS restarts its threads after a
+    # fork. These imports start the threads before the first count, so they are not new threads.
     for name in WITH_OPENBLAS:
         importlib.import_module(name)
     threads_before = count_threads()
@@ -295,13 +302,17 @@ def count_threads() -> Counter[str]:
 def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
     """Fork a task for each request, and report the exit statuses, until the study's process ends.
 
+    A request is `{"start": NUMBER, "options": ..., "environment": ..., "log": ..., "cwd": ...}`, or
+    `{"signal": SIGNAL, "task": NUMBER}` to send a signal to a task.
+
     Args:
         connection: Connection to the study's process.
         begin: Function to call first in each forked task, while the signals in `IGNORED` are
             blocked.
 
     Returns:
-        The request, in a forked task. In the warm process the function does not return.
+        The request that started the task. Only a forked task returns. The warm process never
+            returns, and exits when the study's process has ended.
     """
     running: dict[int, tuple[int, int]] = {}  # {pidfd: (number of a task, process)}
 
@@ -322,7 +333,8 @@ def serve(connection: Connection, begin: Callable[[], None]) -> dict[str, Any]:
             except (EOFError, OSError):
                 os._exit(0)
             if "signal" in request:
-                # no process in `running` was reaped, so its id is still valid
+                # The ids of the processes in `running` are still valid, because `os.waitpid` is
+                # called only after a process is removed from `running`.
                 for number, process in running.values():
                     if number == request["task"]:
                         os.kill(process, request["signal"])

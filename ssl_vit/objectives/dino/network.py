@@ -28,7 +28,8 @@ class SelfDistillation(Objective):
     """DINO: the student predicts the teacher's distribution over prototypes from another view.
 
     The loss is the mean cross-entropy between the teacher's distribution for a global view and the
-    student's softmax for every other view of the image (equation 3), computed from class tokens.
+    student's softmax for every other view of the image (equation 3). Both distributions are
+    computed from class tokens.
 
     Args:
         encoder: A Vision Transformer with patches.
@@ -50,7 +51,10 @@ class SelfDistillation(Objective):
 
     @staticmethod
     def patch_head(options: DinoOptions) -> dict[str, bool]:
-        """Return the arguments of `Head` that give patches their own layers. DINO has none."""
+        """Return the arguments of `Head` that give patches their own layers.
+
+        DINO has no loss of patches, so there are no such arguments. A subclass may add some.
+        """
         return {}
 
     @property
@@ -69,7 +73,7 @@ class SelfDistillation(Objective):
         """
         tensors = super().heads()
         student_tensors = {name: value for name, value in tensors.items() if TEACHER not in name}
-        # A tensor that the teacher does not have is the student's
+        # A tensor that the teacher does not have, such as iBOT's mask embedding, keeps its value
         return {name: tensors.get(TEACHER + name, value) for name, value in student_tensors.items()}
 
     def frozen_weights(self, progress: float) -> list[nn.Parameter]:
@@ -99,9 +103,9 @@ class SelfDistillation(Objective):
     def output(self, loss_B: Tensor, metrics: Metrics, h_XTD: Tensor) -> Output:
         """Return the output for a loss, after adding KoLeo of the class tokens.
 
-        KoLeo is computed separately for each of the two views and summed, so that two views of an
-        image are never compared with each other. It is left out if its weight is 0, and in
-        evaluation, because its value depends on which images share a batch.
+        KoLeo is computed separately for each of the two views and then summed, so that two views of
+        an image are never compared with each other. KoLeo is left out if its weight is 0. KoLeo is
+        also left out in evaluation, because its value depends on which images share a batch.
 
         Args:
             loss_B: Loss of each image without KoLeo.
@@ -154,8 +158,8 @@ class SelfDistillation(Objective):
     def assignments(self, batches: Iterable[Batch]) -> dict[str, Tensor]:
         """Compute the teacher's probabilities of K prototypes for each of X images.
 
-        A run measures how much information the prototypes have about the images (see
-        `Objective.assignments`). The logits of all images are held in memory at once.
+        A run uses them to measure how much information the prototypes have about the images. The
+        logits of all images are held in memory at once.
 
         Args:
             batches: Batches with X images in total.
@@ -196,6 +200,7 @@ def _mean_of_others(cross_BVS: Tensor) -> Tensor:
             first V of the S views are the teacher's views.
     """
     _, teacher_views, student_views = cross_BVS.shape
+    # 0 where teacher and student see the same view, else 1
     is_other_VS = 1 - torch.eye(teacher_views, student_views, device=cross_BVS.device)
     num_pairs = teacher_views * (student_views - 1)
     return (cross_BVS * is_other_VS).sum((1, 2)) / num_pairs
@@ -212,6 +217,7 @@ def _same_prototype(p_VBK: Tensor, logits_SBK: Tensor) -> Tensor:
         logits_SBK: The student's logits, global views first.
     """
     student_VB = logits_SBK[:VIEWS].detach().argmax(-1)
+    # Swap the teacher's two views, so that each view of the student meets the other view
     teacher_VB = p_VBK.argmax(-1).flip(0)
     return (student_VB == teacher_VB).double().mean(0)
 

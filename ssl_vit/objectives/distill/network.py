@@ -128,7 +128,7 @@ class Distillation(Objective):
 
     @torch.no_grad()
     def fit_baselines(self, batches: Iterable[Batch]) -> None:
-        """Compute the mean of the teacher's features over training images.
+        """Compute the mean of the teacher's features over training images, for `baselines`.
 
         Args:
             batches: Training images.

@@ -83,8 +83,9 @@ class MaskedSelfDistillation(SelfDistillation):
     def teacher_logits(self, teacher_BTD: Tensor) -> dict[str, tuple[Assignment, Tensor]]:
         """Return the teacher's logits for images, as in DINO, and for each image's middle patch.
 
-        There are two reasons against using all patches. Their logits might not fit into memory. And
-        prototypes that only tell where a patch lies would count as information about the image.
+        There are two reasons to use only one patch per image. The logits of all patches might not
+        fit into memory. And if patches of several places were used, prototypes that only tell the
+        place of a patch would count as information about the image.
 
         Args:
             teacher_BTD: The teacher's tokens of the images.

@@ -42,8 +42,11 @@ class BlockMasks(nn.Module):
 
     Block sizes come from `sizes.block_sizes`. All positions inside the image are equally likely. Of
     each target block, the first K or (with probability 0.5) the last K patches in row order are
-    predicted. The encoder sees V random patches: first from the context block without the target
-    blocks, then from the rest of the image, and last from the patches trimmed off target blocks.
+    predicted. The other patches of a target block are trimmed off.
+
+    The encoder sees V random patches. They are taken from the context block without the target
+    blocks. If this gives too few patches, more are taken from the rest of the image, and last from
+    the patches that are trimmed off.
 
     Args:
         side: Side of the image, in patches.
@@ -70,8 +73,8 @@ class BlockMasks(nn.Module):
         number_M = torch.arange(self.blocks, device=key_B.device)
         covers_BMN = self._draw_blocks(key_B1, number_M, self.target_S2)
         target_BMK = self._trim_blocks(key_B1, number_M, covers_BMN)
-        # The context block is drawn as block M, after the target blocks 0 .. M-1, so that it has
-        # random numbers of its own
+        # The context block has the number M. The target blocks have the numbers 0 .. M-1, so no
+        # random number is used twice
         in_context_BN = self._draw_blocks(key_B1, number_M[-1:] + 1, self.context_S2)[:, 0]
         # The encoder sees the patches of the lowest ranks. A patch has rank
         #   0 if it is in the context block alone,
@@ -123,7 +126,8 @@ class BlockMasks(nn.Module):
         return index_BMN[..., : self.target_patches].sort(dim=-1).values
 
     def _select_visible(self, key_B1: Tensor, rank_BN: Tensor) -> Tensor:
-        """Return the V patches of lowest rank, int64 (B, V). Hashes decide between equal ranks."""
+        """Return the V patches of lowest rank, int64 (B, V). Equal ranks are ordered at random."""
+        # The upper bits of a number are the rank of the patch, and the lower 31 bits are random
         slot_N = SLOTS * (self.blocks + 1) + torch.arange(self.side**2, device=key_B1.device)
         order_BN = (rank_BN << 31) | rng.top_bits(rng.bits(key_B1, slot_N), 31)
         return order_BN.argsort(dim=1, stable=True)[:, : self.visible].sort(dim=1).values

@@ -31,7 +31,8 @@ class Predictor(Decoder):
 
     For each target block separately, MAE's decoder is applied to the visible patches and to mask
     tokens at the positions of the block (section 3; the authors' `VisionTransformerPredictor`).
-    Prefix tokens, which the authors' encoder does not have, pass through with positions of zero.
+    Prefix tokens pass through too, with position embeddings of zero. (The authors' encoder has no
+    prefix tokens.)
     """
 
     def forward(  # type: ignore[override]
@@ -60,8 +61,8 @@ class Predictor(Decoder):
 class FeaturePrediction(Objective):
     """I-JEPA: the mean smooth L1 distance between predicted features and the teacher's features.
 
-    The teacher's features are normalised over channels. The authors' code uses smooth L1, and
-    equation 1 of the paper the squared L2 distance.
+    The teacher's features are normalised over channels. Smooth L1 is the distance of the authors'
+    code. Equation 1 of the paper has the squared L2 distance.
 
     Args:
         encoder: A Vision Transformer with a square grid of patches.

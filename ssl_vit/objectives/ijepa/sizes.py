@@ -18,10 +18,10 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
     A size that follows from several pairs of area and aspect is listed several times. So a random
     entry of the list is distributed like the size for a random area and a random aspect.
 
-    Sizes are rounded to whole patches as in the authors' multiblock.py (`_sample_block_size`), so
-    they may have fewer patches than the smallest area. Such sizes are dropped, because all blocks
-    are later trimmed to the smallest size in the list. If no size remained, the sizes with the most
-    patches are returned.
+    Sizes are rounded to whole patches as in the authors' multiblock.py (`_sample_block_size`). A
+    rounded size may have fewer patches than the smallest area. Such sizes are dropped, because all
+    blocks are later trimmed to the smallest size in the list. If all sizes are this small, the
+    sizes with the most patches are returned.
 
     Args:
         side: Side of the image, in patches.
@@ -34,6 +34,7 @@ def block_sizes(side: int, area: list[float], aspect: list[float]) -> list[Size]
     sizes = [_size(side, image_share, ratio) for image_share in areas for ratio in aspects]
     patches_of_smallest_area = selected_count(area[0], side**2)
     most_patches = max(map(math.prod, sizes))
+    # If even the largest sizes are below the smallest area, keep the largest sizes
     fewest_patches = min(patches_of_smallest_area, most_patches)
     return [size for size in sizes if math.prod(size) >= fewest_patches]
 

@@ -38,7 +38,7 @@ class Joint(Objective):
         self._freeze_idle()
 
     def averages(self, progress: float) -> Averages:
-        """Return the momentum and the averages of the part with a teacher."""
+        """Return the momentum and the averages of the part with a teacher, if there is one."""
         averages = [part.averages(progress) for _, part in self._trained_parts()]
         # Parts without a teacher have a momentum of 1, which is the largest momentum
         return min(averages, key=lambda pair: pair[0])
@@ -98,9 +98,9 @@ class Joint(Objective):
     def _freeze_idle(self) -> None:
         """Freeze the parameters that are used only by parts of weight 0.
 
-        A part of weight 0 does not run, so its parameters never get a gradient. DDP would wait for
-        the gradients forever, and ZeRO, which updates flat tensors, would apply weight decay to the
-        parameters.
+        A part of weight 0 does not run, so its parameters never get a gradient. If they were not
+        frozen, DDP would wait for their gradients forever. ZeRO updates flat tensors, and would
+        apply weight decay to these parameters.
         """
         trained = {id(p) for _, part in self._trained_parts() for p in part.parameters()}
         for p in self.parameters():
@@ -124,8 +124,9 @@ def build(settings: Settings, encoder: Backbone, classes: int) -> Joint:
     weights = settings.group(JointOptions)
     parts: dict[str, tuple[Objective, float]] = {}
     for name in DECLARATION.parts:
-        # Restore the random state after each part, so that a part has the same initial weights as
-        # alone. Not on "meta", where a plan may build while another thread draws random numbers
+        # Restore the random state after each part, so that each part has the initial weights that
+        # it has as the only objective. On "meta", weights have no values. There a plan may build
+        # while another thread draws random numbers, so leave the random state alone
         is_real = torch.get_default_device().type != "meta"
         with torch.random.fork_rng(devices=[], enabled=is_real):
             part = building.build_objective(settings, encoder, classes, name)

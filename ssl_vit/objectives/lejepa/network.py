@@ -39,10 +39,13 @@ class JointEmbedding(Objective):
     The loss is (1 - weight) times the mean squared distance between all views' embeddings and the
     mean of the global views, plus weight times SIGReg averaged over all views.
 
-    In training, SIGReg is computed over the global batch, along directions that follow from the
-    run's seed and the step. In evaluation it is computed over the batch, always along the same
-    directions. The projector is that of the authors' MINIMAL.md, without the biases that the batch
-    norms remove. Batch norms compute their statistics over all views together.
+    In training, SIGReg is computed over the global batch. The directions follow from the run's seed
+    and the step. In evaluation, SIGReg is computed over the batch, always along the same
+    directions.
+
+    The projector is that of the authors' MINIMAL.md, but linear layers before a batch norm have no
+    biases, because the batch norm would remove them. Batch norms compute their statistics over all
+    views together.
 
     Args:
         encoder: A Vision Transformer with patches.
@@ -92,8 +95,9 @@ class JointEmbedding(Objective):
         """Return SIGReg of the embeddings, averaged over all views, a scalar.
 
         SIGReg measures how far embeddings are from a standard normal distribution. Embeddings are
-        projected onto random directions, and Epps and Pulley's statistic is averaged over the
-        directions (see `distance_from_normal`). The statistic grows with the number of images.
+        projected onto random directions. SIGReg is the mean of Epps and Pulley's statistic over the
+        directions. The statistic is the distance that `distance_from_normal` returns, times the
+        number of images.
 
         Training uses the images of all processes and new directions in each step. Evaluation uses
         the images of this batch and always the same directions, so that results can be compared.
@@ -109,7 +113,7 @@ class JointEmbedding(Objective):
             images *= global_batch.processes()
             mean = global_batch.mean
         direction_CM = directions(key_1, z_BVC.shape[-1], self.slices)
-        # The statistic is the distance times the number of images
+        # The mean of the statistic over views and directions
         return images * distance_from_normal(z_BVC @ direction_CM, mean).mean()
 
 
@@ -121,7 +125,7 @@ def directions(key_1: Tensor, width: int, count: int) -> Tensor:
         width: Length C of the vectors.
         count: Number M of directions.
     """
-    # Each number x is computed from two draws, with the counters 2 x and 2 x + 1
+    # The number of index x is computed from two draws, with the counters 2 x and 2 x + 1
     slot_X = 2 * torch.arange(width * count, device=key_1.device)
     # Normally distributed numbers by the method of Box and Muller
     radius_X = (-2 * (1 - rng.uniform(key_1, slot_X)).log()).sqrt()
@@ -136,16 +140,18 @@ def distance_from_normal(x_BVM: Tensor, mean: Callable[[Tensor], Tensor]) -> Ten
 
         |f(t) - n(t)|^2 n(t),
 
-    where f is the characteristic function of the numbers, and n(t) = exp(-t^2 / 2) that of the
-    standard normal distribution. Multiplied by the number of images, it is the statistic of Epps
-    and Pulley. The integral uses the trapezoidal rule from -END to END (LeJEPA: Balestriero and
-    LeCun, 2025, algorithm 1). The integrand is even in t and 0 at t = 0, so the points with t > 0
-    are enough.
+    where f is the characteristic function of the numbers, and n(t) = exp(-t^2 / 2) is the
+    characteristic function of the standard normal distribution. This integral times the number of
+    images is the statistic of Epps and Pulley.
+
+    The integral is computed from -END to END by the trapezoidal rule (LeJEPA: Balestriero and
+    LeCun, 2025, algorithm 1). The integrand is equal at t and -t, and is 0 at t = 0, so the points
+    with t > 0 are enough.
 
     Args:
         x_BVM: Embeddings of the views, projected onto each direction.
-        mean: Function that returns the mean over the first dimension, either over the images of all
-            processes or over those of this process.
+        mean: Function that returns the mean over the first dimension: over the images of all
+            processes, or only over the images of this process.
 
     Returns:
         The distance (V, M), 0 for a perfect normal distribution.

@@ -28,10 +28,10 @@ from . import MaeOptions
 class Decoder(nn.Module):
     """Decoder that turns features of the visible patches into features of all patches.
 
-    As in He et al. (2022, section 3): a linear layer to the decoder's width, mask tokens at the
-    positions of masked patches, fixed position embeddings, timm's blocks and a final norm. The
-    prefix tokens (class token) pass through the blocks too, with positions of zero, as in the
-    authors' code.
+    As in He et al. (2022, section 3), a linear layer changes the features to the decoder's width.
+    Mask tokens are put at the places of masked patches, and fixed position embeddings are added.
+    Then follow timm's blocks and a final norm. The prefix tokens (class token) pass through the
+    blocks too. Their position embeddings are zero, as in the authors' code.
 
     Args:
         encoder_width: Width D of the encoder.
@@ -92,8 +92,8 @@ class Decoder(nn.Module):
 class MaskedAutoencoder(PatchPrediction):
     """Masked autoencoder with a linear head on the decoder's features of masked patches.
 
-    The loss is the mean over masked patches. With the target `normalized_pixels` it corresponds to
-    `norm_pix_loss` in the authors' code.
+    The loss is the mean over masked patches. With the target `normalized_pixels`, the loss is that
+    of the option `norm_pix_loss` in the authors' code.
 
     Args:
         encoder: A Vision Transformer with patches.

@@ -61,11 +61,13 @@ class MomentumCopy(nn.Module):
 class MomentumContrast(Objective):
     """MoCo v3: the loss is ctr(q1, k2) + ctr(q2, k1) (section 3, equation 1 and algorithm 1).
 
-    Queries q are predictions from the encoder's class tokens, and keys k are projections by the
-    momentum copy. ctr is the cross-entropy of finding an image's key among the keys of the global
-    batch by cosine similarity / temperature, times 2 temperature as in the authors' code. In
-    evaluation the keys are those of the batch and batch norms use running means, so that no process
-    waits for another.
+    q1 and q2 are queries for the two views of an image: predictions from the encoder's class
+    tokens. k1 and k2 are keys for the views: projections by the momentum copy. ctr is 2 *
+    temperature * cross-entropy, as in the authors' code. The cross-entropy is that of finding the
+    image's key among the keys of the global batch, with the logits cosine similarity / temperature.
+
+    In evaluation, no process waits for another: the keys are those of the process's own batch, and
+    batch norms use the running mean and variance.
 
     Args:
         encoder: Network that computes the features.
@@ -105,7 +107,7 @@ class MomentumContrast(Objective):
         """Return the momentum, and pairs (weight of the momentum copy, original weight).
 
         The momentum rises from `first_momentum` to 1 along a cosine, as with the authors' option
-        `--moco-m-cos`. See `Objective.averages`.
+        `--moco-m-cos`.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
@@ -157,7 +159,7 @@ class MomentumContrast(Objective):
     def baselines(self, batch: Batch) -> Metrics:
         """Return the loss and the accuracy of choosing one of the batch's n keys at random.
 
-        The accuracy is 1 / n, and the cross-entropy log(n).
+        The accuracy is 1 / n. The cross-entropy of each view is log(n).
         """
         images = len(batch.key)
         num_images = torch.tensor(float(images), dtype=torch.float64, device=batch.key.device)

@@ -26,11 +26,13 @@ class MaskedPatchPrediction(PatchPrediction):
         encoder: A Vision Transformer with patches.
         target: The ground truth of patches, and the loss.
         rate: Share of the patches of each image that are corrupted.
-        mask: Probability of MASK, see `corruption.sample`.
-        random: Probability of RANDOM, see `corruption.sample`.
-        source: Where RANDOM patches come from, see `corruption.sample`.
-        shape: Which patches are corrupted together, see `corruption.corruption_order`.
-        side: Side of a square in patches, see `corruption.corruption_order`.
+        mask: Probability that a corrupted patch is replaced by the [mask] embedding (MASK).
+        random: Probability that a corrupted patch is replaced by another patch (RANDOM).
+        source: "image" to take the other patch from the same image, "batch" to take it from the
+            device batch.
+        shape: "patches" to corrupt single patches or squares of patches, "blocks" to corrupt
+            rectangles of random sizes.
+        side: Side in patches of the squares that shape="patches" corrupts. 1: single patches.
     """
 
     def __init__(

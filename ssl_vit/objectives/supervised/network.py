@@ -31,7 +31,8 @@ class Supervised(Objective):
 
     The head has an optional hidden layer (D, tanh), then a linear layer that starts at zero. Images
     without a label (-1) count neither in the loss nor in metrics. For lists of labels, the accuracy
-    is the precision at 1, over images with at least one class.
+    is the share of images whose most likely class is in the list (precision at 1). Images with an
+    empty list do not count in the accuracy.
 
     Args:
         encoder: Network that computes the features.
@@ -75,15 +76,18 @@ class Supervised(Objective):
         logits_BC = self.logits(batch).float()
         labelled_B = is_labelled(batch.label)
         loss_B = self._loss(logits_BC, batch.label) * labelled_B
-        # With mixup, the labels of a pair of images are mixed in the same proportion
+        # With mixup, the losses for the labels of both images are mixed in the proportion in which
+        # the images were mixed
         if batch.partner_label is not None and batch.mix_lambda is not None:
             partner_loss_B = self._loss(logits_BC, batch.partner_label) * labelled_B
             loss_B = batch.mix_lambda * loss_B + (1 - batch.mix_lambda) * partner_loss_B
         label_BL = _rows(batch.label)
+        # A prediction is never -1, so images without a label and the padding of lists do not match
         predicted_B1 = logits_BC.detach().argmax(-1, keepdim=True)
         correct_B = (predicted_B1 == label_BL).any(1).double()
         num_labelled = labelled_B.double().sum()
-        # See Batch.loss_denominator. Outside of training, divide by the number of labelled images
+        # In training, `loss_denominator` gives all labelled images of the global batch the same
+        # weight. Outside of training, divide by the number of labelled images
         divisor = num_labelled if batch.loss_denominator is None else batch.loss_denominator
         metrics = {
             "loss": (loss_B.detach().double().sum(), num_labelled),

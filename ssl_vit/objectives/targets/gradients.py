@@ -29,10 +29,12 @@ def cell_histograms(image_BCHW: Tensor) -> Tensor:
     """Return the histogram of gradient directions of each cell, float32 (B, C, Y, X, 9).
 
     The cells are squares of CELL x CELL pixels, in Y rows and X columns. The direction of a
-    gradient is its angle from the y axis (downwards), from 0 to pi, because opposite directions
-    count as equal. The 9 bins divide this range equally. Each histogram has length 1, or 0 in a
-    cell without gradients. For images of 16 bits or less, no gradient gets into a wrong bin by
-    rounding, because float32 holds the differences of pixels exactly.
+    gradient is its angle from the y axis, which points downwards. Opposite directions count as
+    equal, so the angle is between 0 and pi. The 9 bins divide this range equally. Each histogram is
+    a vector of length 1, or of length 0 in a cell without gradients.
+
+    For images of 16 bits or less, float32 holds the differences of pixels exactly. So no gradient
+    gets into a wrong bin because of rounded differences.
 
     Args:
         image_BCHW: Integer images, with sides that are multiples of CELL.

@@ -38,8 +38,9 @@ def channel_bins(sum_C: Tensor, pixels: Tensor | int, pixel_range: tuple[int, in
     """Return the bin of each channel's mean, int64 (..., C), 0 .. 7.
 
     This is the "3-bit mean color" of Dosovitskiy et al. (2021, B.1.2). The bin is floor(8 v), where
-    v is the mean, scaled from `pixel_range` to [0, 1]. The mean 1.0 belongs to bin 7. The bin is
-    computed in integers, so it is exact for every sum, also at the edges of bins.
+    v is the mean, scaled from `pixel_range` to [0, 1]. For example, bytes with the mean 100 have
+    v = 100 / 255 and the bin floor(3.14) = 3. The value v = 1 belongs to bin 7. The bin is computed
+    in integers, so it is exact for every sum, also at the edges of bins.
 
     Args:
         sum_C: Sums of pixel values, integers (..., C).
@@ -113,9 +114,10 @@ def class_color(class_N: Tensor) -> Tensor:
 def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
     """Find the nearest uncorrupted patches of each patch.
 
-    Square rings of patches surround each patch. Its neighbours are the uncorrupted patches of the
-    nearest ring that has any. If all patches of an image are corrupted, no patch has neighbours. If
-    only one patch is not corrupted, it is its own neighbour, because no other patch could be.
+    Square rings of patches surround each patch: ring 1 has up to 8 patches, ring 2 up to 16. The
+    neighbours of a patch are the uncorrupted patches of the nearest ring that has any. If all
+    patches of an image are corrupted, no patch has neighbours. If a patch is the only uncorrupted
+    patch of the image, this patch is its own neighbour.
 
     Args:
         image_B3HW: The images, of which only the size is used.
@@ -136,6 +138,8 @@ def neighbors(image_B3HW: Tensor, patch: int, corrupted_BN: Tensor) -> Tensor:
     outside = rows + columns
     corrupted_B1N = corrupted_BN[:, None, :]
     ring_BNN = ring_NN.masked_fill(ring_NN == 0, outside).masked_fill(corrupted_B1N, outside)
+    # If a patch has no other uncorrupted patch, the smallest number is `outside`, which all patches
+    # have. The last line then leaves only the patch itself, if it is not corrupted
     is_nearest_BNN = ring_BNN == ring_BNN.amin(-1, keepdim=True)
     return is_nearest_BNN & ~corrupted_B1N
 
@@ -188,7 +192,8 @@ class Target(RequiresMethods):
 
     Attributes:
         num_outputs: Number of outputs A of the head for a patch.
-        drawn: Explanation of how figures show the target, from the target's declaration.
+        drawn: Text for captions of figures that says how the target is drawn, from the target's
+            declaration.
         moves: Whether ground truth and `baselines` change during training.
     """
 
@@ -239,7 +244,8 @@ class Target(RequiresMethods):
     def averages(self, progress: float, encoder: Encoder) -> Averages:
         """Return the momentum of the target's teacher, and pairs (teacher's, encoder's weight).
 
-        See `Objective.averages`. The default is for targets without a teacher: no pairs.
+        After each optimiser step, the teacher's weight becomes momentum * teacher's weight + (1 -
+        momentum) * encoder's weight. The default is for targets without a teacher: no pairs.
 
         Args:
             progress: Share of the run that is done after the step, from 0 to 1.
@@ -257,7 +263,8 @@ class Target(RequiresMethods):
     def certainty(self, output_BKA: Tensor) -> Tensor | None:
         """Return the probability of the predicted value of each cell, (B, K, c, c) in [0, 1].
 
-        A patch has c x c cells. None for a target without probabilities, such as a regression.
+        A patch has c x c cells. The default returns None, for a target without probabilities, such
+        as a regression.
         """
         return None
 
@@ -278,8 +285,8 @@ class Classes(Target):
         patch: Side of a patch in pixels.
         parts: Number A of parts of a patch.
         classes: Number V of classes of a part.
-        rows: Number R of rows of the table in which classes of training patches are counted: A to
-            count each part separately, or 1 to count all parts together.
+        rows: Number R of rows of the table that counts the classes in training patches. A: each
+            part is counted in a row of its own. 1: all parts are counted in the same row.
     """
 
     count_RV: Tensor
@@ -328,8 +335,8 @@ class Classes(Target):
         """
         truth_BNA = self.ground_truth(image_B3HW)
         near_BNA = self.neighbors_class(image_B3HW, corrupted_BN)
-        # Frequencies of the V classes, with R = A rows for the A parts or a single row for all
-        # parts. Both shapes broadcast with the parts
+        # Frequencies of the V classes: R = A rows for the A parts, or a single row (R = 1) for all
+        # parts. In both cases, a result with R values broadcasts with the A parts of `truth_BNA`
         share_RV = self.count_RV.double() / self.count_RV.sum(-1, keepdim=True)
         entropy = torch.special.entr(share_RV).sum(-1).mean()
         return {
@@ -467,10 +474,10 @@ class Pixels(PixelValues):
     """Target 3 of the paper: the pixels themselves.
 
     Args:
-        patch: See `PixelValues`.
-        mean: See `PixelValues`.
-        std: See `PixelValues`.
-        pixel_range: See `PixelValues`.
+        patch: Side of a patch in pixels.
+        mean: Mean of each channel for the normalisation, in [0, 1].
+        std: Standard deviation of each channel for the normalisation, in [0, 1].
+        pixel_range: The pixel values that correspond to 0 and 1.
         error: Function that turns a difference into an error, elementwise: `torch.square` (B.1.2)
             or `torch.abs` (SimMIM: Xie et al., 2022, section 3.4).
     """
@@ -544,9 +551,9 @@ class NormalizedPixels(PixelValues):
     ) -> dict[str, Tensor]:
         """Predict 0, and the mean of neighbouring patches.
 
-        The squared error of predicting 0 is (n - 1) / n for a patch of n = C P^2 values, or 0 if
-        all pixels are equal. The reason is that the normalisation uses the unbiased variance, which
-        divides by n - 1, and the error is a mean over n values.
+        For a patch of n = C P^2 values, the squared error of predicting 0 is almost (n - 1) / n and
+        not 1: the normalisation divides by the unbiased variance (a sum / (n - 1)), and the error
+        is a mean (a sum / n). If all values are equal, the error is 0.
 
         Returns:
             {name of a baseline: predicted values}.

@@ -28,7 +28,7 @@ Kind = TypeVar("Kind")
 
 
 def _fits_float(value: int | float) -> int | float:
-    """Return the value, or raise a ValueError for an int that is too large for a float."""
+    """Return the value. Raise a ValueError if the value is an int too large for a float."""
     if isinstance(value, int) and abs(value) >= LARGEST:
         raise ValueError("expected a smaller number")
     return value
@@ -58,9 +58,9 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field or of an undeclared key of the file.
+        """Return the value of a key of the file, for example `result["steps"]`.
 
-        Scripts of users read results like dictionaries.
+        The key may be a declared field or another key of the file.
 
         Raises:
             KeyError: The name is neither a field nor a key of the file.
@@ -83,8 +83,8 @@ class Record(BaseModel):
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return pydantic's validator for a type, in strict mode."""
-    # a record has its own config, and pydantic refuses a second one
+    """Return pydantic's validator for a type, in strict mode: a text "1" is not the number 1."""
+    # pydantic does not allow `config` for a class that has a config, as every record does
     is_record = isinstance(kind, type) and issubclass(kind, BaseModel)
     config = None if is_record else {"strict": True}
     return TypeAdapter(kind, config=config)  # type: ignore[arg-type]
@@ -95,12 +95,12 @@ def check(value: Any, kind: type[Kind]) -> Kind:
 
     Args:
         value: Value from JSON, such as a dictionary.
-        kind: Expected type: a record (a pydantic class of this folder, such as `Result`), or a type
-            that contains records, such as `list[Result]`.
+        kind: Expected type: a record (a subclass of `Record`, such as `Result`), or a type that
+            contains records, such as `list[Result]`.
 
     Raises:
         ValueError: The value has another type. The message has one line and names the first wrong
-            key.
+            key, such as "best.step: expected a valid integer".
     """
     try:
         return cast(Kind, _adapter(kind).validate_python(value))  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def read(path: Path, kind: type[Kind]) -> Kind:
     """Read a JSON file as a record.
 
     Raises:
-        ValueError: The file is not valid JSON, or as in `check`.
+        ValueError: The file is not valid JSON, or a key is missing or has the wrong type.
         OSError: The file cannot be read.
     """
     return check(read_json(path), kind)
@@ -141,7 +141,13 @@ def require(path: Path, kind: type[Kind], hint: str) -> Kind:
 
 
 def _first_mistake(errors: Sequence[Any]) -> str:
-    """Return the first of pydantic's errors in one line: KEY.KEY: MESSAGE."""
+    """Return the first of pydantic's errors in one line.
+
+    For example, "best.step: expected a valid integer".
+
+    Args:
+        errors: Dictionaries with the keys `loc` and `msg`, from `ValidationError.errors`.
+    """
     first = errors[0]
     place = ".".join(map(str, first["loc"]))
     text = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")

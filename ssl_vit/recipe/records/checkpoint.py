@@ -11,7 +11,12 @@ class FileFacts(Record):
 
 
 class Manifest(Record):
-    """Content of a checkpoint's manifest.json. `best` is the best step at the time of writing."""
+    """Content of a checkpoint's manifest.json.
+
+    Attributes:
+        files: {name of a file of the checkpoint: size and hash}.
+        best: The best step at the time of writing, or None.
+    """
 
     files: dict[str, FileFacts]
     best: Whole | None = None

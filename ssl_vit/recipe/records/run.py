@@ -29,7 +29,8 @@ class Copies(Record):
 
     Attributes:
         distinct: Number of distinct images.
-        effective: Effective number of independent images (`stats.effective_number`).
+        effective: Effective number of images (`stats.effective_number`). With copies, an accuracy
+            is less precise. This number of distinct images would give the same precision.
         relabelled: Number of distinct images whose copies have several labels.
     """
 
@@ -83,11 +84,13 @@ class Measurement(Record):
     def with_interval(self, measured_on: Mapping[str, int] | None = None) -> "Measurement":
         """Return the measurement with a 95% Wilson interval, if the metric is a share.
 
-        An accuracy over several few-shot draws is returned unchanged, because it already has an
+        The measurement is returned unchanged if the metric is no share, if `n` is missing, or if
+        the value averages several few-shot draws. In the last case, the measurement already has an
         interval, which also covers the draws.
 
         Args:
-            measured_on: `{split: number of images}`, as for `independent_cases`.
+            measured_on: `{split: number of images}`, which limits the number of cases, because
+                patches of the same image are not independent.
         """
         from ...stats import wilson_interval  # imports numpy, which would slow down `--help`
 
@@ -102,19 +105,23 @@ class Measurement(Record):
 
 
 def known(**fields: Any) -> dict[str, Any]:
-    """Return the fields to write: all except None, 0, False and empty values."""
+    """Return the fields that a file should have: all except None, 0, False and empty values.
+
+    For example, known(metric="loss", part="", draws=0) gives {"metric": "loss"}.
+    """
     return {name: value for name, value in fields.items() if value}
 
 
 def independent_cases(n: int | None, split: str, measured_on: Mapping[str, int] | None) -> int:
-    """Return the number of independent cases that a metric was measured on, at most one per image.
+    """Return the number of independent cases that a metric was measured on.
 
-    The patches of an image are not independent, because they are alike.
+    The patches of an image are alike, so an image counts as one case. For example, 980 patches of
+    20 images are 20 cases.
 
     Args:
         n: Number of measured cases, such as patches or images, or None if unknown.
         split: Split of the cases.
-        measured_on: `{split: number of images}`. If the split is missing, all cases count as
+        measured_on: `{split: number of images}`. If the split is missing, all `n` cases count as
             independent.
     """
     cases = n or 0
@@ -122,7 +129,10 @@ def independent_cases(n: int | None, split: str, measured_on: Mapping[str, int] 
 
 
 class Best(Record):
-    """Evaluation that checkpoint.best chose. Step and value are null if no value was finite."""
+    """Evaluation with the best value of the metric in checkpoint.best.
+
+    Step and value are null if no evaluation had a finite value.
+    """
 
     metric: str
     step: Whole | None
@@ -130,7 +140,8 @@ class Best(Record):
 
 
 def _is_whole(best: Best) -> Best:
-    """Check that a step has a value, and a value has a step."""
+    """Check that the step and the value are both given or both null."""
+    # wrong if exactly one of the two is null
     if (best.step is None) != (best.value is None):
         raise ValueError("expected a step and a value, or null for both")
     return best
@@ -139,7 +150,7 @@ def _is_whole(best: Best) -> Best:
 class SeenImages(Record):
     """Number of measured images that a run was trained on.
 
-    The run is this run, or an earlier run that the initial weights come from.
+    "A run" is the measured run itself, or an earlier run that the initial weights come from.
 
     Attributes:
         run: Name of the folder of the run.
@@ -166,8 +177,8 @@ class Trunk(Record):
 class Result(WithRecipe):
     """Content of result.json.
 
-    Exaflop are null if operations were not counted. Fields that the file lacks are None, for
-    example in files of earlier versions.
+    `exaflop` and `total_exaflop` are null in the file if operations were not counted. A field that
+    is missing in the file is None here, for example in files of earlier versions.
     """
 
     steps: Whole
@@ -193,7 +204,10 @@ class Result(WithRecipe):
     @model_validator(mode="before")
     @classmethod
     def _check_version(cls, content: Any) -> Any:
-        """Refuse files of earlier versions, which have `metrics` instead of `measurements`."""
+        """Raise a ValueError for a file of an earlier version.
+
+        Such a file has the key `metrics` instead of `measurements`.
+        """
         if isinstance(content, dict) and "metrics" in content and "measurements" not in content:
             raise ValueError("an earlier version of ssl_vit wrote this file; use that version")
         return content
@@ -253,8 +267,8 @@ class Declared(Record):
 class Environment(WithRecipe):
     """Content of environment.json.
 
-    Reading the file also registers the recorded declarations of the run's plugin
-    (`declaration.remember_recorded`).
+    If the run used a plugin, reading the file also calls `declaration.remember_recorded`. After
+    that, the title of the plugin's objective, for example, is known without running the plugin.
     """
 
     data: dict[str, Any] = {}
@@ -290,7 +304,7 @@ class Environment(WithRecipe):
     def _remember_recorded(self) -> Self:
         if self.declared:
             declaration.remember_recorded(self.declared)
-            _ = self.plugin_rows  # raises an error if a row is damaged
+            _ = self.plugin_rows  # raises an error if a metric or baseline is damaged
         return self
 
     @property

@@ -1,10 +1,10 @@
 """Plan `recipe=study/worth`, which answers whether pre-training helps on the user's own images.
 
 The study is built from the available labels and hours. It has one primary comparison: with all
-labels and after fine-tuning, the objective minus tuned training from scratch. With `init=`, the
-primary comparison is continued pre-training and then fine-tuning of an encoder, minus fine-tuning
-of the same encoder. The plan counts the work of each run (ssl_vit/costs) and times a few steps on
-this machine.
+labels and after fine-tuning, the objective minus tuned training from scratch. `init=` names an
+encoder. Then the primary comparison is further pre-training and fine-tuning of this encoder, minus
+fine-tuning alone of the same encoder. The plan counts the work of each run (ssl_vit/costs) and
+times a few steps on this machine.
 
 - study_setup.py defines the question.
 - network.py chooses the network and the image size.
@@ -88,7 +88,7 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
 
     An existing plan in the study's folder is used again if the options are the same. If only the
     hours differ and a task has finished, the plan keeps its seeds and steps, and gets the new
-    hours. A new plan is made from measured times of training steps.
+    hours. Otherwise a new plan is made from measured times of training steps.
 
     Args:
         given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
@@ -100,8 +100,8 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
         The plan. Its `lines` are the lines that are not printed yet.
 
     Raises:
-        UserError: An option is wrong, there are too few images or hours, another study is running
-            in the folder, or a new plan needs timed steps although `may_time` is False.
+        UserError: An option is wrong. Or there are too few images or hours. Or another study is
+            running in the folder. Or a new plan is needed and `may_time` is False.
     """
     hours = HOURS if options.hours is None else options.hours
     path, words = folder / FILE, write_all(given)
@@ -137,6 +137,7 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
 def _read_plan(path: Path, words: Sequence[str], hours: float) -> WorthPlan | None:
     """Return the existing plan for the same options, or None if a new plan is needed.
 
+    - Without an existing plan, or with other options, a new plan is needed.
     - With the same hours, the plan is used again.
     - With other hours, and before any run has finished, a new plan is needed.
     - With more hours, and after a run has finished, the plan is used again with the new hours.
@@ -206,7 +207,8 @@ def _plan(
             spent = time.perf_counter() - began
             print(*(_pace_line(speed, spent) for speed in timed[:1]), sep="\n", flush=True)
             raise
-    # the command that continues the study must be the user's, without the chosen network
+    # command_options are for the command that repeats the study: the user's options, without the
+    # network that was chosen here
     setup, speed = choice.setup._replace(command_options=given), choice.speed
     print(choice.reason, flush=True)
     spent = time.perf_counter() - began
@@ -241,8 +243,8 @@ def _expected(setup: StudySetup, size: StudySize, speed: RunSpeed) -> dict[str, 
 def _pace_line(speed: RunSpeed, spent: float) -> str:
     """Return a line about the measured speed of runs and the machine.
 
-    For each kind of run, the line has the seconds of a step, and the seconds of the start, the
-    preparation of images and the evaluations together.
+    For each kind of run, such as "pretrain", the line has two numbers: the seconds of a step, and
+    the seconds of everything else (start, preparation of images and evaluations) together.
 
     Args:
         speed: Measured speed.

@@ -99,8 +99,8 @@ class Timer:
         Returns:
             Mean seconds of an optimiser step (`step`), of the forward pass of a held-out image
                 (`forward`), of decoding an image (`decode`), and of the preparation before the
-                first step (`set_up`). `resident` is not 0 if the runs keep all training images
-                decoded in memory.
+                first step (`set_up`). A further value, `resident`, is 0 unless the runs keep all
+                training images decoded in memory.
 
         Raises:
             UserError: A run fails.
@@ -166,8 +166,8 @@ def calibrate(setup: StudySetup, timer: Timer, parallel: int | None) -> RunSpeed
     """Time runs of a study, and choose the number of runs at once that makes the study fastest.
 
     Every kind of run, such as fine-tuning, is timed with the largest number of runs at once. With
-    each smaller number, only pre-training is timed, and the times of the other kinds are scaled:
-    they are assumed to change by the same ratio as pre-training.
+    each smaller number, only pre-training is timed. The times of the other kinds are assumed to
+    change by the same ratio as the times of pre-training.
 
     Args:
         setup: Setup of the study: its images, recipe and network.
@@ -216,9 +216,9 @@ def options_of(setup: StudySetup, kind: str, parallelism: Parallelism) -> tuple[
         parallelism: Number of runs at once, and threads of each run.
 
     Returns:
-        `{key: value}` of the timed run, and the ratio of the batch of the study to the batch of the
-            timed run. The time of a timed step, multiplied by this ratio, is the time of a step of
-            the study.
+        `{key: value}` of the timed run, and the batch of the study divided by the batch of the
+            timed run. For example, the ratio is 4 if the timed run has 32 images in a batch and the
+            study has 128. Then a step of the study takes 4 times as long as a timed step.
     """
     tasks = tasks_of(setup, smallest_size(setup)).values()
     # all tasks of a kind take equally long, so the first task represents the kind
@@ -270,7 +270,7 @@ def _time(setup: StudySetup, timer: Timer, kind: str, parallelism: Parallelism) 
 
 
 def _decoding(setup: StudySetup, times: Mapping[str, float], parallelism: Parallelism) -> float:
-    """Return the seconds for decoding all training images once."""
+    """Return the seconds for decoding all training images once, by all threads of a run."""
     return times["decode"] * setup.images.train / parallelism.threads
 
 
@@ -285,7 +285,7 @@ def _clocks(
     Args:
         setup: Setup of the study: its images, recipe and network.
         timed: `{kind: times}`, where `times` are from `_time`.
-        imports: Seconds of imports in a new Python process. A forked task imports nothing.
+        imports: Seconds of imports in a new Python process. Forked tasks do not need this time.
         parallelism: Number of runs at once, and threads of each run.
     """
     images, recipe = setup.images, setup.recipe
@@ -311,7 +311,7 @@ def _clocks(
     for kind, count in evaluated_images.items():
         if kind == "supervised" and setup.init:
             continue
-        # a kind that was not timed takes as long for an image as fine-tuning
+        # For a kind that was not timed, such as "final", the times of fine-tuning are used
         fine_tuning = TUNE_RELEASED if kind.endswith(RELEASED) else "tune"
         times = timed.get(kind) or timed[fine_tuning]
         forward = count * times["forward"] + min(count, images.train) * times["decode"]

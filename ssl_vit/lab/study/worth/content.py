@@ -22,8 +22,10 @@ TUNING_SEED = 99  # seed of the tries, which no reported result uses
 VALIDATED = 2000  # most validation images that choose settings
 # {tries per arm: (learning rates of fine-tuning for the pre-trained arm, learning rates for the arm
 # `scratch`)}. The arm `scratch` tries each rate with and without supervised training before
-# fine-tuning. All arms try each rate with and without mixup, except for the fewest tries. The
-# number of tries is the same for all arms. Up to 12 tries, more tries contain the fewer tries.
+# fine-tuning. All arms try each rate with and without mixup, but with 4 tries only without mixup.
+# So all arms have the same number of tries. For example, 8 tries are 4 rates with and without mixup
+# for the pre-trained arm, and 2 rates x 2 starts x with and without mixup for `scratch`.
+# The 12 tries contain the 8 tries, and the 8 tries contain the 4 tries.
 RATES = {
     4: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
     8: ([0.01, 0.03, 0.1, 0.3], [0.03, 0.1]),
@@ -162,7 +164,11 @@ def _answer_facts(setup: StudySetup, size: StudySize) -> dict[str, str]:
 
 
 def _shares(size: StudySize) -> dict[str, Any]:
-    """Return the axis of label shares, as in a study file. Each seed draws separate labels."""
+    """Return the axis of label shares, as in a study file.
+
+    For example, `{"10%": {"all": {"data.share": 0.1, "data.share_seed": "{seed}"}}}`. The key
+    `data.share_seed` makes each seed draw its own labelled images.
+    """
     drawn = {"data.share_seed": "{seed}"}
     return {format_share(share): {"all": {"data.share": share, **drawn}} for share in size.shares}
 
@@ -296,7 +302,7 @@ def _released(
 def _encoder_rates(size: StudySize) -> list[float]:
     """Return the learning rates to try when fine-tuning an encoder that exists already.
 
-    If the other arm also tries several pre-trainings, there are more rates here, so that both arms
+    If the pre-trained arm also tries several pre-trainings, there are more rates here. So both arms
     have the same number of tries.
     """
     return START_RATES if len(size.rates) > 1 else RATES[size.tries][0]
@@ -314,7 +320,8 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
         size: Size of the study.
 
     Returns:
-        `{name of the run: settings}`, for example for the names `tune` and `final`.
+        `{name of the run: settings}`, for example
+            `{"tune": {"init": "{pretrain}", "try": {...}}, "final": {"init": "{pretrain}"}}`.
     """
     fewest_tries = min(RATES)  # in the smallest study: the keys of RATES are numbers of tries
     if size.tries > fewest_tries:

@@ -66,7 +66,10 @@ class NetworkChoice(NamedTuple):
 
 
 def is_fixed(given: Mapping[str, Any], key: str) -> bool:
-    """Return whether the user's options fix `key`, which is `model` or `data.size`."""
+    """Return whether the user's options fix `key`, which is `model` or `data.size`.
+
+    For example, the options `model.depth` and `init` both fix `model`.
+    """
     if "init" in given:
         return True
     return any(name == key or name.startswith(f"{key}.") for name in given)
@@ -142,9 +145,13 @@ def choose(
     """Choose the largest network and image size whose smallest study fits into the hours.
 
     A network or an image size that the user sets does not change. The smallest study should fit
-    into the hours twice, which leaves time for a larger study. If the user sets neither network nor
-    image size and there is a GPU, the recipe's own network comes first, and fitting once suffices.
-    A few networks are timed, and the speed of all other networks is estimated from their work
+    into the hours twice, which leaves time for a larger study.
+
+    There is an exception with a GPU, if the user sets neither network nor image size. Then the
+    recipe's own network comes first, followed by smaller networks, and the smallest study need fit
+    only once.
+
+    A few networks are timed. The speed of every other network is estimated from its work
     (multiply-adds per image).
 
     Args:
@@ -189,6 +196,8 @@ def choose(
 def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> str:
     """Return a line with the chosen network and the reason for the choice.
 
+    For example, "network     vit_p8 at 64 px: the network of model= and data.size=".
+
     Args:
         search: Search that has chosen the network.
         chosen: The chosen network.
@@ -198,8 +207,8 @@ def _reason(search: "_Search", chosen: Network, choices: Sequence[Network]) -> s
     fixed = [f"{key}=" for key in ("model", "data.size") if is_fixed(search.given, key)]
     if "init" in search.given:
         return f"network     {setup.network}: the network of init="
-    # a network without options is the network of the user, who has set both model and size, or else
-    # of the recipe
+    # A network without options is not chosen by this search. The user has set model and image size,
+    # or else the network is the network of the recipe.
     if not chosen.options:
         source = " and ".join(fixed) if fixed else f"recipe={setup.objective}"
         return f"network     {setup.network}: the network of {source}"
@@ -243,9 +252,9 @@ class _Search:
         2. If the chosen network has been timed, return it.
         3. Otherwise time it, and repeat.
 
-        After `MEASURED` networks or `LIMIT` seconds no further network is timed. Then the result is
-        the largest timed network whose smallest study fits into the hours once, or else the
-        smallest timed network.
+        After `MEASURED` networks or `LIMIT` seconds, no further network is timed. Then the result
+        is the largest timed network whose smallest study fits into the hours once. If no timed
+        network fits, the result is the smallest timed network.
 
         Args:
             choices: Networks, the largest first.
@@ -276,7 +285,8 @@ class _Search:
         """Return the hours of the smallest study with a network.
 
         The speed of a network that has not been timed is estimated from the timed network with the
-        most similar work (multiply-adds per image), or guessed if no network has been timed.
+        most similar work (multiply-adds per image). If no network has been timed, the speed is
+        guessed.
         """
         if network in self.timed:
             return hours_needed(*self.timed[network])

@@ -56,8 +56,8 @@ class RunSpeed(NamedTuple):
     """Speed of runs on this machine.
 
     Attributes:
-        clocks: `{kind of run: clock}`.
-        parallel: Number of runs at once that the clocks are measured for.
+        clocks: `{kind of run: seconds}`, such as `{"tune": RunSeconds(step=0.2, rest=15)}`.
+        parallel: Number of runs at once with which these seconds are measured.
     """
 
     clocks: Mapping[str, RunSeconds]
@@ -76,7 +76,7 @@ def seconds_of(kind: str, clocks: Mapping[str, RunSeconds], steps: int) -> float
 
 
 def seconds(setup: StudySetup, size: StudySize, speed: RunSpeed) -> float:
-    """Return the seconds that a study takes."""
+    """Return the seconds that a study takes from the start of the first task to the last end."""
     schedule, steps = _schedule(setup, size), steps_of(setup, size)
     durations = {
         name: seconds_of(task.kind, speed.clocks, steps[task.kind])
@@ -107,9 +107,10 @@ def _schedule(setup: StudySetup, size: StudySize) -> dict[str, ScheduledTask]:
     """Return the tasks that a study runs, as `{name: kind and needed tasks}`.
 
     A study with three learning rates of pre-training has three runs of pre-training: `pretrain`,
-    `pretrain_low` and `pretrain_high`. For the tuning seed, the schedule has all three. Each other
-    seed needs only the run that tuning will choose. Here this is always `pretrain`, because all
-    three take equally long. The same holds for supervised training (`supervised`).
+    `pretrain_low` and `pretrain_high`. For the tuning seed, the schedule has all three runs. Each
+    other seed needs only the run that tuning will choose. The choice is not known yet, and all
+    three runs take equally long. So for the other seeds, the schedule has only `pretrain`. The same
+    holds for supervised training (`supervised`).
     """
     # the schedule does not depend on the steps, so studies that differ in their steps share it
     key = (*setup.all_arms, *size._replace(steps=0))
@@ -130,7 +131,8 @@ def smallest_size(setup: StudySetup) -> StudySize:
 def hours_needed(setup: StudySetup, speed: RunSpeed, spent: float = 0.0) -> float:
     """Return the fewest hours for a study of whether pre-training helps, rounded up to two digits.
 
-    These are the hours of the smallest study, which has three seeds, and a tenth in reserve.
+    In these hours, the smallest study, which has three seeds, leaves a tenth of the hours as a
+    reserve. For example, 1.234 hours are rounded up to 1.3.
 
     Args:
         setup: Setup of the study: its images, recipe and network.
@@ -149,10 +151,20 @@ def find_largest_size(
 ) -> StudySize:
     """Return the largest study that fits into the hours.
 
-    The hours go, in this order, to three seeds, the frozen encoders if they take few of the hours,
-    tries, the recipe's length, five seeds, three learning rates of pre-training, eight seeds,
-    shares of the labels, and longer training. Tries and steps cannot change once the study has
-    started, so they leave a tenth of the hours unused.
+    The study starts with the smallest size. Each of these steps makes the study larger if it still
+    fits into the hours:
+
+    1. frozen encoders, if they take at most a tenth of the hours
+    2. more tries
+    3. more steps of pre-training, up to the length of the recipe
+    4. up to five seeds
+    5. three learning rates of pre-training, if there are five seeds
+    6. up to eight seeds
+    7. shares of the labels
+    8. more steps of pre-training, if there are eight seeds
+
+    Tries and steps cannot change once the study has started. So tries, steps and frozen encoders
+    must leave a tenth of the hours unused. Seeds and shares may use all hours.
 
     Args:
         setup: Setup of the study: its images, recipe and network.
@@ -167,7 +179,7 @@ def find_largest_size(
     def cost(size: StudySize) -> float:
         return (spent + seconds(setup, size, speed)) / 3600
 
-    # tries and steps must leave the reserve free, while seeds and shares may use all hours
+    # the limit for tries and steps
     hours_without_reserve = (1 - RESERVE) * hours
     chosen = smallest_size(setup)
     if cost(chosen) > hours_without_reserve:
@@ -222,13 +234,13 @@ def _longest_that_fits(
 def size_with_extras(
     setup: StudySetup, size: StudySize, hours: float, speed: RunSpeed
 ) -> StudySize:
-    """Return the size with the further groups of tasks that may fit if the machine is faster.
+    """Return the size with further groups of tasks, which run only if the machine is faster.
 
-    The machine may be faster than measured, for example because other programs have ended.
-
-    The study file gets eight seeds and the frozen encoders. It gets a share of the labels only if a
-    study with three seeds, this share and the shares before it fits into the hours. All groups but
-    tuning and three seeds are optional: the running study leaves out what does not fit.
+    The machine may be faster than measured, for example because other programs have ended. So the
+    study file has more groups than fit at the measured speed: eight seeds, the frozen encoders, and
+    shares of the labels. A share is added only if a study with three seeds, this share and all
+    earlier shares fits into the hours. The running study leaves out groups that do not fit, except
+    tuning and three seeds.
 
     Args:
         setup: Setup of the study: its images, recipe and network.
@@ -295,8 +307,9 @@ def power_lines(test: int) -> Iterator[str]:
     """Yield lines about the smallest difference that the study can find.
 
     The table has a row for each number of seeds, and a column for each standard deviation of the
-    difference over seeds. Both the drawing of test images and the seeds make a difference
-    uncertain. The two parts are independent, so the squares of the least differences add up.
+    difference over seeds. A difference is uncertain for two reasons: other test images and other
+    seeds would give another difference. The two parts are independent, so the squares of their
+    least differences are added: with 3 points and 4 points, the least difference is 5 points.
 
     Args:
         test: Number of test images.

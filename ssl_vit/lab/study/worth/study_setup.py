@@ -59,7 +59,7 @@ class StudyImages(NamedTuple):
         train: Number of images that pre-training sees.
         labelled: Number of labelled training images.
         classes: Number of classes of the labelled training images.
-        smallest: Number of training images of the smallest class.
+        smallest: Number of labelled training images of the class with the fewest.
         validation: Number of labelled validation images.
         test: Number of labelled test images.
         notes: Lines that say what each split was read from.
@@ -141,10 +141,10 @@ class StudySetup(NamedTuple):
 
     @property
     def least_steps(self) -> int:
-        """Fewest steps of pre-training with which every training has at least `EPOCHS` epochs.
+        """Fewest steps of pre-training with which pre-training has at least `EPOCHS` epochs.
 
-        Without `init`, the arm `scratch` has supervised training that costs as much as
-        pre-training. It has `supervised_ratio` steps for each step of pre-training.
+        Without `init`, the arm `scratch` has supervised training with `supervised_ratio` steps for
+        each step of pre-training. Then the supervised training also has at least `EPOCHS` epochs.
         """
         steps = math.ceil(EPOCHS * self.images.train / self.recipe.optim.batch)
         if self.init:
@@ -153,7 +153,11 @@ class StudySetup(NamedTuple):
         return max(steps, math.ceil(supervised_steps / self.supervised_ratio))
 
     def fine_steps(self, steps: int) -> int:
-        """Return the number of fine-tuning steps after a number of pre-training steps."""
+        """Return the number of fine-tuning steps after a number of pre-training steps.
+
+        The result is `steps` times `fine_ratio`, but at least `FINE_STEPS` steps and `FINE_EPOCHS`
+        epochs.
+        """
         least = math.ceil(FINE_EPOCHS * self.images.labelled / self.batch)
         return max(FINE_STEPS, least, round(steps * self.fine_ratio))
 
@@ -169,8 +173,9 @@ class StudySetup(NamedTuple):
 def sort_options(given: Values) -> tuple[Values, Values]:
     """Split the user's options into options of every run and options of pre-training alone.
 
-    Keys of images, model and computation are options of every run. Keys that only the objective
-    uses, such as `mae.rate`, are options of pre-training.
+    Keys of images, model and computation are options of every run. Keys of the objective are
+    options of pre-training. For example, `{"data.size": 64, "mae.rate": 0.6}` gives
+    `({"data.size": 64}, {"mae.rate": 0.6})`.
 
     Args:
         given: `{key: value}` of `objective`, `init`, `released` and recipe keys.
@@ -217,10 +222,11 @@ def _is_network_key(key: str) -> bool:
 
 
 def _check_released(given: Values) -> None:
-    """Check that `released=` names a trained encoder that describes its own network.
+    """Check that `released=` names a trained encoder whose network is known.
 
-    The description is in a file of an export, or follows from the name of a timm model. A file with
-    nothing but weights cannot be used, and neither can `scratch`, which means untrained weights.
+    The network of an export is described in a file. The network of a timm model is known by its
+    name. A file with nothing but weights cannot be used. `scratch`, which means untrained weights,
+    cannot be used.
 
     Raises:
         UserError: `released=` names no such encoder, or `init=` names the same encoder.
@@ -313,8 +319,9 @@ def build_setup(given: Values, images: StudyImages | None = None) -> StudySetup:
 def _model_options(recipe: Recipe, shared: Values) -> Values:
     """Return the options with which a run from untrained weights gets the network of a recipe.
 
-    These are the network's name, such as `model=vit_p8`, or all sizes of the network if the recipe
-    has changed a size, for example the depth.
+    One option with the network's name, such as `model=vit_p8`, suffices if it gives the network of
+    the recipe. If the recipe has changed a size, for example the depth, the result has all sizes of
+    the network.
 
     Args:
         recipe: Recipe with the network.
@@ -338,9 +345,12 @@ def is_pretraining(name: str) -> bool:
 def find_images(shared: Values) -> StudyImages:
     """Count the images and choose how test and validation images are taken.
 
-    Existing splits with labels are used unchanged. Otherwise a share of the training images is held
-    out before any share of the labels is drawn. If some images have no label, only labelled images
-    are held out: settings cannot be chosen on unlabelled images, which pre-training can use.
+    - A test split with labels is used unchanged. Otherwise a share of the images is held out.
+    - A validation split of its own with at least `FEW_IMAGES` labelled images is used unchanged.
+      Otherwise a share of the training images is held out: the first share of `HELD_OUT` that has
+      enough labelled images. If the user sets a share, this share comes first.
+    - If some training images have no label, only labelled images are held out for validation.
+      Settings cannot be chosen on unlabelled images, and pre-training can use unlabelled images.
 
     Args:
         shared: Options of every run.
@@ -401,7 +411,7 @@ def _count(
     Args:
         labels: Labels of the splits.
         data: Options of the images.
-        options: `{key: text}` that select the test and validation images.
+        options: `{key: value}` that select the test and validation images.
         guesses: Lines that say what was assumed about the images.
 
     Raises:
