@@ -130,8 +130,8 @@ class ObjectiveDeclaration:
     def check_pass(self, recipe: "Recipe", images: int) -> None:
         """Check the number of images per forward and backward pass.
 
-        By default, any number is allowed. Override this method if the objective needs more. For
-        example, an objective that compares the images of a pass with each other refuses 1.
+        By default, any number is allowed. Override this method if the objective has a condition.
+        For example, DINO refuses a number that `dino.koleo_group` does not divide.
 
         Args:
             recipe: The recipe of the run.

@@ -100,8 +100,8 @@ def _names(node: Any) -> tuple[str, ...]:
 def _options(node: Any) -> Values:
     """Return the options in a mapping of the study file as `{dotted key: value}`.
 
-    Each value is converted to the type of its key. For example, `{"optim": {"lr": "1e-3"}}` becomes
-    `{"optim.lr": 0.001}`.
+    Each value is converted to the type of its key. For example, `{"optim": {"steps": 1e3}}` becomes
+    `{"optim.steps": 1000}`. A text stays a text if the key takes numbers.
 
     Raises:
         ValueError: A key, such as `name`, is not allowed because the study itself sets it.
