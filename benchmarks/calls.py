@@ -21,7 +21,6 @@ COUNTED = {
     "parses of the command line": ("recipe/words.py", "parse"),
     "builds of the network": ("models/encoder.py", "build_encoder"),
     "lists of all values of the recipe": ("recipe/schema.py", "Recipe.values"),
-    "questions whether a key is known": ("recipe/schema.py", "Recipe.holds"),
 }
 # Runs in a process of its own, because a checkout's package can be imported once
 PROFILED_RUN = """
@@ -37,8 +36,9 @@ calls = collections.Counter()
 
 def count(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_filename.startswith(str(package)):
-        calls[Path(code.co_filename).relative_to(package).as_posix(), code.co_qualname] += 1
+    file = Path(code.co_filename)
+    if event == "call" and file.is_relative_to(package):
+        calls[file.relative_to(package).as_posix(), code.co_qualname] += 1
 
 
 sys.setprofile(count)
