@@ -71,7 +71,7 @@ def training_share(train: Source, data: Data) -> Source:
     if not _one_label(train):
         raise UserError(
             f"data.share_seed={data.share_seed}: this option draws a share of each class, which"
-            " needs exactly one label for each training image. Leave out data.share_seed=."
+            " needs labels, and at most one per training image. Leave out data.share_seed=."
         )
     return train.subset(stratified_rows(train, rng.key(SHARE_KEY, data.share_seed))[:count])
 

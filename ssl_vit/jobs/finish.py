@@ -108,7 +108,7 @@ def _test(
         job.accelerator,
         job.batch_layout,
         job.workers,
-        warn=lambda text: job.run.warn(f"test image {text}"),
+        warn=lambda text: job.run.warn(f"a test image is {text}"),
         should_stop=should_stop,
     )
     try:

@@ -313,7 +313,7 @@ def _option_words(options: Any, positional: str) -> list[str]:
     if not isinstance(options, str):
         if isinstance(options, Keys):
             raise UserError(
-                "recipe=: expected a name or a path, not a Recipe object. Write"
+                "a Recipe: this function takes options, not a Recipe object. Write"
                 " recipe='runs/NAME/recipe.yaml'."
             )
         if not isinstance(options, Iterable):

@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..data.loaders import StreamReader
 from ..data.streaming import Cursor
 from ..errors import UserError
+from ..formatting import format_count
 from ..objectives.base import Objective
 from .distributed import WatchedAccelerator
 from .metric_sums import Sums, add_processes
@@ -126,10 +127,10 @@ class State:
         """
         accelerator = self.accelerator
         if self.stream and len(saved["stream"]) != accelerator.num_processes:
-            processes = len(saved["stream"])
+            processes = format_count(len(saved["stream"]), "processes")
             raise UserError(
-                f"data.stream=true: the run was stopped on {processes} processes and cannot "
-                f"continue on {accelerator.num_processes}. Use {processes} processes."
+                f"data.stream=true: the run was stopped on {processes} and cannot "
+                f"continue on {accelerator.num_processes}. Use {processes}."
             )
         self._check_device_batch(saved["device_batch"])
         self.load_weights(saved)

@@ -167,5 +167,5 @@ def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
     # the prediction of the next image stood under the damaged one's name
     assert predicted["index"].tolist() == [row for row in range(TRAIN) if row not in (3, 7)]
     assert predicted["image"][:2].tolist() == ["row 0", "row 1"]
-    assert capsys.readouterr().out.count("test image left out: row ") == 2
+    assert capsys.readouterr().out.count("a test image is left out: row ") == 2
     assert re.search(r"left out: row 7\b", (folder / "log.txt").read_text())

@@ -150,7 +150,7 @@ def test_a_recipe_is_complete_and_checked() -> None:
     with pytest.raises(UserError, match=r"^seed, name: a Recipe"):
         ssl_vit.pretrain(ssl_vit.resolve(TINY), seed=1, name="x")
     for function in (ssl_vit.plan, ssl_vit.embed, ssl_vit.resolve):
-        with pytest.raises(UserError, match=r"^recipe=: .*Recipe object"):
+        with pytest.raises(UserError, match=r"^a Recipe: .*Recipe object"):
             function(ssl_vit.resolve(TINY))
 
 

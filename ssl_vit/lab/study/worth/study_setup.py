@@ -392,7 +392,7 @@ def find_images(shared: Values) -> StudyImages:
         raise UserError(
             f"{NAME}: there are only {available} labelled images that are not test images, too few"
             f" to hold out {FEW_IMAGES} for choosing settings. Label about"
-            f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images that are not test images."
+            f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images in all that are not test images."
         )
     guesses = labels.splits.guesses
     if user_share and data.validation != user_share:
