@@ -8,6 +8,7 @@ Legend: B images, V views and L local views of each image, S side of a view in p
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from torchvision.transforms.v2 import functional as F
 from .. import rng
 from ..recipe.shared_groups import ViewOptions
 from . import transforms
+
+Augment = Callable[[list[Tensor], np.ndarray], list[Tensor]]  # of images (C, H, W) and keys (B,)
 
 VIEWS = 2
 SOLARIZE_FROM = 128  # Pillow's default: values from 128 on are inverted
@@ -41,6 +44,7 @@ def random_views(
     smallest_area: float,
     flip: bool,
     views: ViewOptions,
+    augment: Augment | None = None,
 ) -> Tensor:
     """Make random views of images, shape (B, V, C, S, S).
 
@@ -58,18 +62,26 @@ def random_views(
         smallest_area: The smallest area of a crop, as a share of the image's area.
         flip: Whether to flip half of the views.
         views: Probabilities and strengths of the transforms.
+        augment: Changes images before they are cropped, with random numbers from the given keys.
     """
     all_views = []
     for view in range(VIEWS):
         view_key_B = view_keys(key_B, view)
-        crops = transforms.train_transform(images, view_key_B, size, smallest_area, flip)
+        changed = augment(images, view_key_B) if augment else images
+        crops = transforms.train_transform(changed, view_key_B, size, smallest_area, flip)
         all_views.append(
             _augment_crops(crops, view_key_B, views, views.blur[view], views.solarize[view])
         )
     return torch.stack(all_views, 1)
 
 
-def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: ViewOptions) -> Tensor:
+def local_views(
+    images: list[Tensor],
+    key_B: np.ndarray,
+    flip: bool,
+    views: ViewOptions,
+    augment: Augment | None = None,
+) -> Tensor:
     """Make local views of images, shape (B, L, C, S, S) with S = views.local_size.
 
     Local views are smaller crops with random colours and blur, without solarisation (multi-crop;
@@ -80,6 +92,7 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
         key_B: Keys of the samples, int64.
         flip: Whether to flip half of the views.
         views: Number, size and area of local views, and options of the transforms.
+        augment: Changes images before they are cropped, as in `random_views`.
     """
     smallest, largest = views.local_area
     all_views = []
@@ -87,8 +100,9 @@ def local_views(images: list[Tensor], key_B: np.ndarray, flip: bool, views: View
     # so local views are numbered from 2
     for view in range(VIEWS, VIEWS + views.local):
         view_key_B = view_keys(key_B, view)
+        changed = augment(images, view_key_B) if augment else images
         crops = transforms.train_transform(
-            images, view_key_B, views.local_size, smallest, flip, largest
+            changed, view_key_B, views.local_size, smallest, flip, largest
         )
         all_views.append(_augment_crops(crops, view_key_B, views, views.local_blur, solarize=0.0))
     return torch.stack(all_views, 1)

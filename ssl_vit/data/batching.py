@@ -6,6 +6,7 @@ epochs, so that any step can be computed directly.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ from torch.utils.data import Dataset
 from .. import rng
 from ..errors import UserError
 from ..formatting import format_image_count, list_names
+from ..recipe import augmentations
 from ..recipe.schema import Data
 from ..recipe.shared_groups import ViewOptions
-from . import augment, labels, pixel_values, transforms
+from . import augment, labels, own_augment, pixel_values, transforms
 from .contents import content_hash, signed
 from .source import Source
 
@@ -137,6 +139,11 @@ class ImageDataset(Dataset):
     train: bool
     views: ViewOptions | None = None
 
+    def __post_init__(self) -> None:
+        # found here, because a data worker may not have run the plugin
+        self.augmentation = augmentations.find(self.data.augment)
+        self.is_checked = False
+
     def __getitems__(self, wanted: Samples) -> Batch:
         batch = self._load_unmixed(wanted)
         data = self.data
@@ -227,20 +234,39 @@ class ImageDataset(Dataset):
         if not images:
             return {"image": pixel_values.no_images(data)}
         key_B = samples.key
+        change = self._own_augment(images[0]) if self.train or self.views else None
         fields: dict[str, Any] = {}
         if self.views:
             fields["views"] = augment.random_views(
-                images, key_B, data.size, data.crop_area, data.flip, self.views
+                images, key_B, data.size, data.crop_area, data.flip, self.views, change
             )
             if self.views.local:
-                fields["local"] = augment.local_views(images, key_B, data.flip, self.views)
+                fields["local"] = augment.local_views(images, key_B, data.flip, self.views, change)
         if not self.train:
             image = transforms.eval_transform(images, data.size, data.eval_mode, data.eval_crop)
         elif self.views:
             image = fields["views"][:, 0]
         else:
-            image = transforms.train_transform(images, key_B, data.size, data.crop_area, data.flip)
+            changed = change(images, key_B) if change else images
+            image = transforms.train_transform(changed, key_B, data.size, data.crop_area, data.flip)
         return {"image": image, **fields}
+
+    def _own_augment(self, image: Tensor) -> augment.Augment | None:
+        """Return the function that applies data.augment, or None if this option is not set.
+
+        Args:
+            image: Image (C, H, W) on which the augmentation is checked once.
+
+        Raises:
+            UserError: Random numbers of the augmentation cannot be seeded.
+        """
+        if self.augmentation is None:
+            return None
+        name = str(self.data.augment)
+        if not self.is_checked:
+            own_augment.check(self.augmentation, name, image)
+            self.is_checked = True
+        return partial(own_augment.augment, self.augmentation, name)
 
     def _next_readable(self, row: int) -> tuple[int, Any, Any, Any]:
         """Find the first readable image from `row` on. After the last row comes row 0.

@@ -22,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 
+from ..extras import describe_missing
 from .layout import FORMATS
 from .source import Missing
 
@@ -41,7 +42,7 @@ MOST_VALUE = 2**16 - 1  # the highest value of a pixel
 NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of NEW_SUBFILE_TYPE: a smaller copy of the first image, or its mask
-NEEDS_TIFFFILE = "this TIFF needs the package tifffile. Type pip install -e '.[tiff]' in the clone"
+NEEDS_TIFFFILE = f"this TIFF has more channels than Pillow reads: {describe_missing('tifffile')}"
 
 
 class TooLarge(ValueError):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..data.batching import Batch
 from ..data.pixel_values import shown_note
+from ..extras import require
 from ..objectives.base import Objective
 from ..objectives.targets.patch_targets import Target
 from .base import predictions
@@ -25,13 +26,17 @@ def save_figures(objective: Objective, batch: Batch, folder: Path) -> None:
         objective: Objective that predicts.
         batch: Batch on the objective's device.
         folder: Folder to write to.
-    """
-    from . import drawing  # imports matplotlib, which training needs only at its end
 
+    Raises:
+        UserError: matplotlib is not installed.
+    """
     first_images = batch.map(lambda values: values[:SHOWN])
     columns = predictions(objective, first_images)
     if not columns:
         return
+    require("matplotlib", "predictions")
+    from . import drawing  # imports matplotlib, which training needs only at its end
+
     targets = [module for module in objective.modules() if isinstance(module, Target)]
     notes = [shown_note(objective.encoder.channels), *(target.drawn for target in targets)]
     above = "; ".join(filter(None, notes))

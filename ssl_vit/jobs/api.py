@@ -11,11 +11,12 @@ keys may be dotted, or command-line arguments as a list or as one string.
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..recipe import check, given, load, schema
+from ..recipe import augmentations, check, given, load, schema, words
 from ..recipe.given import Options
 from ..recipe.init_source import SCRATCH
 from ..recipe.schema import Recipe
@@ -46,11 +47,32 @@ def resolve(options: Options = (), /, **keywords: Any) -> Recipe:
     return load.resolve(given.from_python(options, keywords), here=False).recipe
 
 
-def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
+def pretrain(
+    options: Options | Recipe = (),
+    /,
+    *,
+    images: Any = None,
+    augment: Callable[..., Any] | None = None,
+    augment_name: str | None = None,
+    **keywords: Any,
+) -> RunResult | None:
     """Pre-train with these options or this recipe, or resume the run.
 
     A process can do a single training, evaluation, `embed` or `figures` at a time. A second call,
     even in another thread, raises a UserError. Runs, reports and plans can be read meanwhile.
+
+    Args:
+        options: Options, or a Recipe from `resolve`.
+        images: Images in place of `data.path=`: a map-style torch Dataset, a `datasets.Dataset`, a
+            list of paths or of (path, label), or a mapping from split names to these. They are
+            written once into the folder `out=`, and files are only linked.
+        augment: Function or object that changes each training image before the random crop and
+            flip: a transform of torchvision or albumentations, or a function of a uint8 tensor (C,
+            H, W). Before each call, the random generators are seeded from the sample, so the run
+            resumes exactly.
+        augment_name: Name of the augmentation in the recipe. The default is made from the code and
+            the parameters of `augment`.
+        keywords: More options.
 
     Returns:
         The measurements of the run. A run that has finished already is not trained again. If
@@ -64,30 +86,42 @@ def pretrain(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | 
         KeyboardInterrupt: A signal stopped the run in an interactive shell or a notebook, or Ctrl-C
             came after the last step.
     """
-    return _run(options, keywords, cli.PRETRAIN)
+    own = _own_augment(augment, augment_name)
+    return _run(options, keywords | own, images, cli.PRETRAIN)
 
 
-def finetune(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
+def finetune(
+    options: Options | Recipe = (),
+    /,
+    *,
+    images: Any = None,
+    augment: Callable[..., Any] | None = None,
+    augment_name: str | None = None,
+    **keywords: Any,
+) -> RunResult | None:
     """Fine-tune the encoder of `init=` on labels.
 
     Arguments, result and exceptions are as for `pretrain`.
     """
-    return _run(options, keywords, cli.FINETUNE)
+    own = _own_augment(augment, augment_name)
+    return _run(options, keywords | own, images, cli.FINETUNE)
 
 
-def evaluate(options: Options | Recipe = (), /, **keywords: Any) -> RunResult | None:
+def evaluate(
+    options: Options | Recipe = (), /, *, images: Any = None, **keywords: Any
+) -> RunResult | None:
     """Evaluate the frozen encoder of `init=`.
 
     Arguments, result and exceptions are as for `pretrain`.
     """
-    return _run(options, keywords, cli.EVALUATE)
+    return _run(options, keywords, images, cli.EVALUATE)
 
 
-def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
+def embed(options: Options = (), /, *, images: Any = None, **keywords: Any) -> "EmbeddedImages":
     """Write the features of every image of a data set.
 
     Features that the folder already holds are not computed again. With `query=`, also find the
-    images that are most similar to the query image.
+    images that are most similar to the query image. `images` is as for `pretrain`.
 
     Raises:
         UserError: The options, the encoder, the images or the folder do not fit together.
@@ -97,6 +131,7 @@ def embed(options: Options = (), /, **keywords: Any) -> "EmbeddedImages":
     with hold_process("embed"):
         from . import embed as tool
 
+        keywords |= place_images(options, keywords, images)
         tool_options = from_python(EmbedOptions, options, keywords)
         return tool.embed(*tool.prepare(tool_options))
 
@@ -192,13 +227,52 @@ def load_encoder(
     return network.eval()
 
 
-def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) -> RunResult | None:
+def place_images(options: Options, keywords: dict[str, Any], images: Any) -> dict[str, Any]:
+    """Store the images that a user passed as an object, and return {"data.path": folder}.
+
+    A path is returned as it is. Without images, the result is empty.
+
+    Args:
+        options: First argument of the function that the user called.
+        keywords: Keyword arguments of this function, of which `out` names the folder.
+        images: Argument `images` of this function.
+
+    Raises:
+        UserError: The images cannot be used, or the options are wrong.
+    """
+    if images is None:
+        return {}
+    if isinstance(images, str | os.PathLike):
+        return {"data.path": images}
+    from ..data import python_images
+
+    arguments = given.python_arguments(options, keywords)
+    values = words.parse(arguments.words) | dict(arguments.pairs or ())
+    return {"data.path": python_images.store(images, Path(values.get("out") or "runs"))}
+
+
+def _own_augment(augment: Callable[..., Any] | None, name: str | None) -> dict[str, Any]:
+    """Register an augmentation, and return {"data.augment": name}, or {} for None.
+
+    Raises:
+        UserError: The augmentation cannot be used, or there is only a name.
+    """
+    if augment is not None:
+        return {"data.augment": augmentations.register(augment, name)}
+    if name is not None:
+        raise UserError(f"augment_name={name}: there is no augmentation to name. Add augment=.")
+    return {}
+
+
+def _run(
+    options: Options | Recipe, keywords: dict[str, Any], images: Any, job: cli.JobKind
+) -> RunResult | None:
     """Run a training or an evaluation. A finished run is only read."""
     if isinstance(options, Recipe):
-        if keywords:
+        if keywords or images is not None:
             raise UserError(
-                f"{', '.join(keywords)}: a Recipe takes no further options. Give all options to "
-                "ssl_vit.resolve."
+                f"{', '.join(keywords) or 'images'}: a Recipe takes no further options. Give all"
+                " options to this function, or to ssl_vit.resolve."
             )
         # Build a new Recipe, because a run overwrites values such as compute.precision=auto
         values = options.values()
@@ -213,6 +287,7 @@ def _run(options: Options | Recipe, keywords: dict[str, Any], job: cli.JobKind) 
         job.check(resolved)
         run, result = cli.open_run(resolved)
     else:
+        keywords |= place_images(options, keywords, images)
         run, result = cli.open_job(from_python(job.options, options, keywords).given, job)
     try:
         if result is None:

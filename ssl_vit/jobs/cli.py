@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import UserError, report_errors
 from ..formatting import typed_command
-from ..recipe import notices, tool
+from ..recipe import augmentations, notices, tool
 from ..recipe.check import check_place
 from ..recipe.given import Arguments, Given
 from ..recipe.init_source import CHOICES, DESCRIBED
@@ -145,6 +145,8 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
             f"used. For other images, {OTHERS}."
         ) from None
     trackers.check_installed(recipe.log.trackers or ())
+    if recipe.trains:
+        augmentations.find(recipe.data.augment)  # an unknown name is an error
     _print(f"{'run':<11} {run.folder}")  # before imports that take seconds
     return run, None
 

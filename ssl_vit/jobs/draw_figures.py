@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from ..errors import UserError
+from ..extras import is_installed, require
 from ..pages import figure_blocks
 from ..pages.run_record import read_run
 from ..recipe.given import Arguments, Given
@@ -89,6 +90,7 @@ def draw(options: FigureOptions) -> DrawnFigures:
             folder holds something else or cannot be written.
     """
     start = time.perf_counter()
+    require("matplotlib", "ssl-vit figures")
     import torch
 
     from . import encoders
@@ -128,8 +130,8 @@ def draw_predictions(run: Path) -> None:
     """Draw what the objective of a finished run predicts for held-out images.
 
     Only tasks of a study need this function. Any other run draws the figure when the run ends.
-    Nothing is drawn if the figure exists, if the run has no result, or if the objective has no such
-    figure.
+    Nothing is drawn if the figure exists, if the run has no result, if the objective has no such
+    figure, or if matplotlib is not installed.
 
     Args:
         run: Folder of the run.
@@ -141,7 +143,7 @@ def draw_predictions(run: Path) -> None:
     is_drawn = (folder / f"{figure_blocks.PREDICTIONS}.svg").exists()
     has_figure = figure_blocks.describe_predictions(read_run(run).values)
     has_result = (run / "result.json").exists()
-    if is_drawn or not has_figure or not has_result:
+    if is_drawn or not has_figure or not has_result or not is_installed("matplotlib"):
         return
     from .. import inspection
     from ..evaluation import split_images

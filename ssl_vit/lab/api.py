@@ -6,6 +6,7 @@ Torch is imported when a function needs it.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..jobs.api import place_images
 from ..recipe.given import Options, python_arguments
 from ..recipe.tool import from_python
 from .options import ReportOptions, RunsOptions
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from .study.tool import StudyOutcome
 
 
-def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEstimate":
+def study(
+    options: Options = (), /, *, images: Any = None, **keywords: Any
+) -> "StudyOutcome | StudyEstimate":
     """Run or resume a study.
 
     `recipe=` names a study that comes with ssl_vit ("study/gap") or a YAML file. A study can also
@@ -28,15 +31,26 @@ def study(options: Options = (), /, **keywords: Any) -> "StudyOutcome | StudyEst
     `check=True`, the function starts no run. It prints how many tasks have finished, and returns an
     estimate of the cost.
 
+    Args:
+        options: Options, or a study as a mapping.
+        images: Images as for `pretrain`, or their path. They are written once into the folder
+            `out=`, which the commands of the study's runs name. The images are the study's place
+            `images`, if it has one, or else `data.path`.
+        keywords: More options.
+
     Raises:
         UserError: An option or the study is wrong. Nothing was started.
         KeyboardInterrupt: The user pressed Ctrl-C. All runs have stopped, and the same call resumes
             them.
     """
-    from .study import tool
+    from .study import request, tool
 
     content = options if isinstance(options, Mapping) and "runs" in options else None
     arguments = python_arguments(() if content else options, keywords)
+    if images is not None:
+        key = "images" if "images" in request.places(arguments, content) else "data.path"
+        path = place_images(() if content else options, keywords, images)["data.path"]
+        arguments = python_arguments(() if content else options, {**keywords, key: path})
     if not tool.is_check(arguments):
         return tool.study(arguments, content)
     estimate, line_about_finished_tasks = tool.check(arguments, content)

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from .. import stats
+from ..extras import describe_missing, is_installed
 from ..formatting import (
     FEW_IMAGES,
     copies_text,
@@ -186,7 +187,11 @@ def page(report: Report) -> list[Section]:
     if report.answer:  # only if the study asks whether pre-training helps
         opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
     if "compared" in further_tables:
-        opening += [*_table(further_tables.pop("compared")), _figure(results, verdict)]
+        opening += _table(further_tables.pop("compared"))
+        if is_installed("matplotlib"):
+            opening.append(_figure(results, verdict))
+        else:
+            opening.append(Text(f"There is no figure, because {describe_missing('matplotlib')}"))
     differences: list[Block] = []
     if "differences" in further_tables:
         differences = _table(further_tables.pop("differences"))

@@ -20,6 +20,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from ..errors import UserError, reason
+from ..extras import require
 from ..recipe.export_files import add_digests, check_weights, read_config
 from ..recipe.given import Arguments
 from ..recipe.init_source import InitSource
@@ -327,12 +328,7 @@ def to_onnx(export: Path, out: Path) -> None:
     Raises:
         UserError: Packages that ONNX needs are not installed.
     """
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "format=onnx: onnx and onnxscript are not installed. Type pip install -e '.[onnx]'"
-        ) from None
+    require("onnxscript", "format=onnx")
     config = read_config(export)
     model = _load(export)
     for module in model.modules():

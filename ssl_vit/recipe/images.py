@@ -90,6 +90,9 @@ class Data(Keys):
             as 1,000, so 0.01 allows ten.
         crop_area: Smallest share of the image's area that a random training crop may cover.
         flip: Flip training images horizontally at random.
+        augment: Augmentation of your own, which changes each training image before the random crop
+            and flip: a name that a plugin registers, or that `augment=` of a Python function sets.
+            null: none.
         mixup: Mixup: blend images and labels in pairs, with a weight drawn from Beta(mixup, mixup).
             0: off.
         cutmix: CutMix: paste a box from another image, with an area share drawn from Beta(cutmix,
@@ -131,6 +134,7 @@ class Data(Keys):
     unreadable: Share = key(0.01, effect="result")
     crop_area: Part = key(0.05)
     flip: bool = key(True)
+    augment: str | None = key(None)
     mixup: Share = key(0.0)
     cutmix: Share = key(0.0)
     eval_mode: Literal["crop", "squash"] = key("crop", from_init=True)

@@ -11,8 +11,6 @@ from .keys import Allowed, Keys, Steps, key
 from .names import PathText
 
 METRIC = re.compile(r"[\w/-]+", re.ASCII)
-# name of the tracker -> name of the package to install
-TRACKERS = {name: name for name in ("tensorboard", "wandb", "trackio", "mlflow")}
 MetricName = Annotated[
     str, Allowed(lambda v: METRIC.fullmatch(v), "a metric's name, such as accuracy or loss")
 ]
@@ -108,9 +106,9 @@ class Log(Keys):
 
     Attributes:
         every: Steps between logged rows.
-        trackers: Trackers that receive each row in addition to metrics.jsonl. wandb, trackio and
-            mlflow must be installed separately, and write to this machine unless their own settings
-            say otherwise. null: none.
+        trackers: Trackers that receive each row in addition to metrics.jsonl. Their packages must
+            be installed separately. They write to this machine unless their own settings say
+            otherwise. null: none.
     """
 
     effect = "run"

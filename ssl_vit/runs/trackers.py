@@ -4,7 +4,6 @@ The trackers are TensorBoard, Weights & Biases, trackio and MLflow, through acce
 classes.
 """
 
-import importlib.util
 import json
 import os
 import queue
@@ -19,7 +18,7 @@ from typing import Any
 
 from ..callbacks import Callback, Row
 from ..errors import UserError
-from ..recipe.operation import TRACKERS
+from ..extras import describe_missing, is_installed
 from ..recipe.schema import without_private
 from .files import write_atomically
 from .folder import Run
@@ -192,14 +191,8 @@ def check_installed(names: Sequence[str]) -> None:
         UserError: A library is missing; the message names the package.
     """
     for name in names:
-        module = importlib.util.find_spec(name)
-        # A folder with this name in the working directory is no library. It is found as a module,
-        # but has no origin
-        if module is None or module.origin is None:
-            raise UserError(
-                f"log.trackers={name}: {name} is not installed. "
-                f"Type `pip install {TRACKERS[name]}`."
-            )
+        if not is_installed(name):
+            raise UserError(f"log.trackers={name}: {describe_missing(name)}")
 
 
 def _open(name: str, run: Run, first_step: int) -> Any:

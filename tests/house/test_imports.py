@@ -15,6 +15,7 @@ from helpers.options import ROOT
 # Each entry of ssl_vit/ imports only from entries above it.
 ORDER = (
     "errors",
+    "extras",
     "rng",
     "stats",
     "measurements",

@@ -32,7 +32,7 @@ def bench(tmp_path, monkeypatch):
 def test_without_ray_one_line_says_what_to_install(bench, monkeypatch):
     """A preview needs none."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"launcher=ray: .* pip install -e '\.\[ray\]'"):
+    with pytest.raises(UserError, match=r"launcher=ray: .*ssl_vit\[ray\]"):
         Ray().check(bench.job)
     assert len(Ray().preview(bench.job)) == len(bench.job.tasks) + 1 and not bench.runs.exists()
 

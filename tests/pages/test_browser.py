@@ -1,7 +1,7 @@
 """The pages in a browser: they load nothing, raise no error, and charts zoom; they fit a phone,
 follow the colour scheme, and axe finds nothing.
 
-SSL_VIT_CHROMIUM names the browser, such as Debian's /usr/bin/chromium; `pip install -e '.[browser]'`
+SSL_VIT_CHROMIUM names the browser, such as Debian's /usr/bin/chromium; `pip install 'ssl_vit[browser]'`
 has the rest.
 """
 

@@ -1,5 +1,6 @@
 """Trackers of log.trackers: what they get, that they continue, and that none ends a run."""
 
+import importlib.util
 import json
 import shutil
 import sqlite3
@@ -263,13 +264,11 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_training(
 ) -> None:
     (tmp_path / "trackio").mkdir()  # a folder in the working directory is no library
     monkeypatch.syspath_prepend(str(tmp_path))
-    known = trackers.importlib.util.find_spec
+    known = importlib.util.find_spec
     monkeypatch.setattr(
-        trackers.importlib.util,
-        "find_spec",
-        lambda name: known(name) if name == "tensorboard" else None,
+        importlib.util, "find_spec", lambda name: None if name == "trackio" else known(name)
     )
-    with pytest.raises(UserError, match=r"log.trackers=trackio: .*`pip install trackio`"):
+    with pytest.raises(UserError, match=r"log.trackers=trackio: .*pip install trackio"):
         trained(tmp_path, "log.trackers=[tensorboard,trackio]")
     assert not (tmp_path / "runs").exists()
 

@@ -10,11 +10,11 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ...errors import LostError, UserError, one_line
+from ...extras import require
 from ...formatting import PACKAGE, process_environment
 from ...runs.environment import cores
 from ...runs.lock import is_held, wait_until_free
@@ -32,7 +32,7 @@ class Ray:
             UserError: `Local` refuses the study, or Ray is not installed.
         """
         Local().check(job)
-        _ray()
+        require("ray", "launcher=ray")
 
     def preview(self, job: StudyJob) -> list[str]:
         """Return what `Local` would print, without using Ray."""
@@ -49,7 +49,7 @@ class Ray:
             KeyboardInterrupt: The user stopped the study; see `Local.start`.
             UserError: The cluster cannot be used.
         """
-        ray = _ray()
+        ray = require("ray", "launcher=ray")
         try:
             description = _connect(ray)
             print(f"cluster     {description}, nodes: {len(ray.nodes())}", flush=True)
@@ -118,16 +118,6 @@ class _RemoteProcess:
 
     def kill(self) -> None:  # Ray ignores this call while `terminate` is still under way
         self.ray.cancel(self.reference, force=True)
-
-
-def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError:
-        raise UserError(
-            "launcher=ray: Ray is not installed. Type pip install -e '.[ray]' in the folder of the"
-            " cloned ssl_vit repository."
-        ) from None
 
 
 def _connect(ray: Any) -> str:

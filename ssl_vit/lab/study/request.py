@@ -121,6 +121,25 @@ def parse_request(
     )
 
 
+def places(arguments: Arguments, content: Mapping[str, Any] | None) -> Collection[str]:
+    """Return the names that a study file uses for paths, such as `photos`. A sweep has none.
+
+    Args:
+        arguments: Arguments of the tool.
+        content: Study as a mapping, or None if the arguments name a recipe or a file.
+
+    Raises:
+        UserError: The study is wrong.
+    """
+    if content is not None:
+        return read.build(content, "the study").places
+    arguments, swept = sweep.split(arguments)
+    options = parse(StudyOptions, arguments)
+    if swept is not None or options.recipe in (None, worth.NAME):
+        return ()
+    return read.read(_find_study_file(options.recipe)).places
+
+
 def _find_study(
     options: StudyOptions,
     unread: Unread,

@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from ...extras import is_installed
 from ...formatting import PACKAGE, PROGRAM, process_environment
 from ...metrics import MEASURES
 
@@ -57,9 +58,6 @@ MODULES = (
     "ssl_vit.lab.study.options",
     "ssl_vit.recipe.help",
     "ssl_vit.costs.on_meta",
-    "ssl_vit.inspection.drawing",
-    "matplotlib.backends.backend_svg",
-    "matplotlib.backends.backend_agg",
     "datasets.packaged_modules.parquet.parquet",
     "PIL.BmpImagePlugin",
     "PIL.GifImagePlugin",
@@ -68,6 +66,12 @@ MODULES = (
     "PIL.PpmImagePlugin",
     "torch.utils.flop_counter",
     "torch.utils.serialization",
+)
+# Imported only if matplotlib is installed
+FIGURE_MODULES = (
+    "ssl_vit.inspection.drawing",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.backends.backend_agg",
 )
 
 
@@ -263,7 +267,8 @@ def module_names() -> list[str]:
     probe_modules = {
         measure.code.partition(":")[0] for measure in MEASURES.values() if measure.code
     }
-    return [*MODULES, *sorted(probe_modules), *(module.name for module in objective_modules)]
+    modules = [*MODULES, *(FIGURE_MODULES if is_installed("matplotlib") else ())]
+    return [*modules, *sorted(probe_modules), *(module.name for module in objective_modules)]
 
 
 def import_all() -> str | None:

@@ -1,0 +1,142 @@
+"""Images given to the Python functions as objects: what a run reads is what the object holds."""
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, Subset
+
+import ssl_vit
+from helpers.options import TINY, altered
+from ssl_vit.data import python_images
+from ssl_vit.data.decoding import decode, decode_stored_values
+from ssl_vit.data.run_splits import open_for_testing
+
+NUMBER = 30
+FEW = altered(TINY, "optim.steps=2", "optim.warmup=1", "optim.batch=8", "data.validation=0.2")
+
+
+def pixels(row: int, channels: int = 3) -> np.ndarray:
+    return np.random.default_rng(row).integers(0, 256, (20, 24, channels), dtype=np.uint8)
+
+
+class Photos(Dataset):
+    """A user's data set: `make` turns an array (H, W, C) into what an item holds."""
+
+    classes = ("zebra", "ant")  # not in the order of the alphabet
+
+    def __init__(
+        self, make: Any = Image.fromarray, number: int = NUMBER, channels: int = 3
+    ) -> None:
+        self.make, self.number, self.channels = make, number, channels
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        return self.make(pixels(row, self.channels)), row % 2
+
+
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(array).permute(2, 0, 1)
+
+
+def opened(images: Any, out: Path, *options: str) -> dict[str, Any]:
+    folder = python_images.store(images, out)
+    data = ssl_vit.resolve(["recipe=mpp", f"data.path={folder}", *options]).data
+    return open_for_testing(data).splits
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Image.fromarray,
+        to_tensor,
+        lambda array: array,
+        lambda array: to_tensor(array).float() / 255,  # torchvision's ToTensor
+    ],
+    ids=["pil", "tensor", "array", "float"],
+)
+def test_pixels_and_labels_of_a_torch_dataset_stay_as_they_are(make: Any, tmp_path: Path) -> None:
+    split = opened(Photos(make), tmp_path)["train"]
+    raw, labels = split.fetch(np.arange(NUMBER))
+    assert labels.tolist() == [row % 2 for row in range(NUMBER)]
+    assert split.classes == ["zebra", "ant"]
+    for row, image in enumerate(raw):
+        assert torch.equal(decode(image), to_tensor(pixels(row)))
+
+
+def test_images_are_written_once_and_others_elsewhere(tmp_path: Path) -> None:
+    first = python_images.store(Photos(), tmp_path)
+    file = next(first.rglob("*.arrow"))
+    before = file.stat().st_mtime_ns
+    assert python_images.store(Photos(to_tensor), tmp_path) == first  # the same pixels
+    assert file.stat().st_mtime_ns == before
+    others = [Photos(number=NUMBER - 1), Subset(Photos(), range(1, NUMBER)), {"test": Photos()}]
+    assert len({first, *(python_images.store(other, tmp_path) for other in others)}) == 4
+
+
+def test_files_are_linked_and_a_table_keeps_its_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    files = [folder / f"{row}.png" for row in range(NUMBER)]
+    for row, file in enumerate(files):
+        Image.fromarray(pixels(row)).save(file)
+    labelled = [(str(file), "ab"[row % 2]) for row, file in enumerate(files)]
+    splits = opened({"train": labelled[:20], "test": labelled[20:]}, tmp_path)
+    raw, labels = splits["test"].fetch(np.arange(10))
+    assert raw == [file.read_bytes() for file in files[20:]]
+    assert labels.tolist() == [0, 1] * 5 and splits["train"].classes == ["a", "b"]
+    assert not any(file.is_file() and not file.is_symlink() for file in tmp_path.rglob("*-*.png"))
+    table = datasets.Dataset.from_dict({"image": [*map(str, files)], "label": [0, 1] * 15})
+    table = table.cast_column("image", datasets.Image())
+    raw, labels = opened(table, tmp_path)["train"].fetch(np.arange(NUMBER))
+    assert raw == [file.read_bytes() for file in files] and labels.tolist() == [0, 1] * 15
+
+
+def test_more_channels_and_missing_labels(tmp_path: Path) -> None:
+    unlabelled = [Photos(to_tensor, channels=4)[row][0] for row in range(NUMBER)]
+    split = opened(unlabelled, tmp_path, "data.channels=4", "target=mean_channels")["train"]
+    raw, labels = split.fetch(np.arange(2))
+    assert set(labels.tolist()) == {-1}
+    assert np.array_equal(decode_stored_values(raw[1], 4), unlabelled[1])
+
+
+def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> None:
+    run = ssl_vit.pretrain(FEW, images=Photos(), out=tmp_path, name="run")
+    assert run is not None
+    assert ssl_vit.pretrain(FEW, images=Photos(), out=tmp_path, name="run") == run
+    with pytest.raises(ssl_vit.UserError, match="images"):  # others than those of the run
+        ssl_vit.pretrain(FEW, images=Photos(number=NUMBER - 1), out=tmp_path, name="run")
+    tuned = ssl_vit.finetune(
+        {"recipe": "finetune", "init": run.folder, "optim": {"steps": 2, "warmup": 1, "batch": 8}},
+        data={"test": 0.2, "validation": 0.2},
+        out=tmp_path,
+        name="tuned",
+    )
+    assert tuned is not None and tuned.metrics["top1"].n == 6
+    estimate = ssl_vit.study(recipe="study/gap", images=Photos(), out=tmp_path, check=True)
+    assert estimate is not None
+
+
+@pytest.mark.parametrize(
+    ("images", "text"),
+    [
+        (5, "not int"),
+        (Photos, "not type"),
+        ([], "no images"),
+        ({"train": Photos(), "test": []}, "no images in test"),
+        (Photos(lambda array: to_tensor(array).float() - 99), "float32"),
+        (Photos(lambda array: np.random.permutation(array)), "augment="),  # noqa: NPY002
+        ([("photos/1.png", 0.5)], "0.5 is no label"),
+        (["nowhere/1.png"], "nowhere/1.png"),
+    ],
+)
+def test_what_is_no_set_of_images_is_one_line(images: Any, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ssl_vit.UserError, match=text):
+        python_images.store(images, tmp_path)
+    assert not [*tmp_path.rglob("*.arrow")]
