@@ -13,6 +13,7 @@ from helpers.exports import of_timm
 from helpers.resolving import resolve
 from ssl_vit.errors import UserError
 from ssl_vit.recipe import export_files
+from ssl_vit.recipe.init_source import InitSource
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,10 @@ def test_an_impossible_range_is_refused(words: str) -> None:
         ("config.json", "layer_norm_eps", math.nan),
         ("preprocessor_config.json", "rescale_factor", 0.0),
         ("preprocessor_config.json", "rescale_factor", math.inf),
+        ("config.json", "pretrained_cfg", None),
     ],
 )
-def test_other_impossible_numbers_of_an_export_are_refused(
+def test_other_impossible_values_of_an_export_are_refused(
     name: str, key: str, value: object, tmp_path: Path
 ) -> None:
     config = {"model_type": "vit", **dict.fromkeys(export_files.VIT_KEYS.values(), 4)}
@@ -109,3 +111,16 @@ def test_other_impossible_numbers_of_an_export_are_refused(
     with pytest.raises(UserError, match=f"init={tmp_path}: ") as caught:
         resolve(["recipe=evaluate", f"init={tmp_path}"])
     assert "\n" not in str(caught.value)
+
+
+def test_a_cost_that_a_result_lacks_is_not_none(tmp_path: Path) -> None:
+    files = {
+        "export/config.json": "{}",
+        "recipe.yaml": "objective: mpp\n",
+        "result.json": '{"steps": 3, "seconds": 1.5, "measurements": [], "finished": "then"}',
+    }
+    (tmp_path / "export").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"result\.json "):
+        InitSource(str(tmp_path)).upstream_cost()
