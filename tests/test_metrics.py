@@ -33,6 +33,7 @@ from ssl_vit.measurements import (
     has_row,
     read_flat_name,
     register,
+    use_plugin_rows,
 )
 from ssl_vit.metrics import MEASURES
 from ssl_vit.models import weights
@@ -144,6 +145,17 @@ def test_a_name_has_one_row(registry: None) -> None:
             register(other)
     with pytest.raises(ValueError, match="higher=False"):
         Metric("alignment", unit=LOSS)
+
+
+def test_the_direction_of_a_plugins_metric_is_known_where_its_plugins_agree() -> None:
+    """In lists the worst run was the best."""
+    mistaken = MetricKey("mistaken")
+    with use_plugin_rows([Metric("mistaken", higher=False, unit=SHARE)]):
+        assert metrics.has_direction(mistaken) and metrics.score(mistaken, 0.25) == -0.25
+    assert not metrics.has_direction(mistaken), "of another run it is not known"
+    turned = [Metric("turned")], [Metric("turned", higher=False)], [Metric("turned")]
+    with use_plugin_rows(*turned):
+        assert not metrics.has_direction(MetricKey("turned"))
 
 
 def test_a_plugins_target_is_not_ranked_by_its_loss_where_it_is_not_given() -> None:
