@@ -63,25 +63,24 @@ def test_outputs_that_are_closed_from_the_start_are_no_trouble() -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "start", "command"),
-    [
-        ("pretrain recipe=mpp sweep optim.lr=1,2", "sweep: ", "recipe=mpp sweep optim.lr=1,2"),
-        ("evaluate recipe=evaluate sweep seed=1,2", "sweep: ", "sweep seed=1,2"),
-        ("pretrain recipe=mpp hours=0.4", "hours=0.4: ", "--help"),
-        ("finetune recipe=finetune launcher=slurm", "launcher=slurm: ", "--help"),
-        ("evaluate init=runs/mpp --check", "--check: ", "--help"),
-        ("pretrain recipe=mpp study", "study: ", "--help"),
-    ],
-)
-def test_words_of_another_tool_lead_to_it(
-    words: str, start: str, command: str, capsys: pytest.CaptureFixture
-) -> None:
+MISPLACED = """
+pretrain recipe=mpp sweep optim.lr=1,2 -> sweep: -> recipe=mpp sweep optim.lr=1,2
+evaluate recipe=evaluate sweep seed=1,2 -> sweep: -> sweep seed=1,2
+pretrain recipe=mpp hours=0.4 -> hours=0.4: -> --help
+finetune recipe=finetune launcher=slurm -> launcher=slurm: -> --help
+evaluate init=runs/mpp --check -> --check: -> --help
+pretrain recipe=mpp study -> study: -> --help
+"""
+
+
+@pytest.mark.parametrize("line", MISPLACED.split("\n")[1:-1])
+def test_words_of_another_tool_lead_to_it(line: str, capsys: pytest.CaptureFixture) -> None:
+    words, start, command = line.split(" -> ")
     with pytest.raises(SystemExit) as left:
         main(words.split())
-    (line,) = capsys.readouterr().err.splitlines()
-    assert left.value.code == 2 and line.startswith(f"error: {start}")
-    assert formatting.typed_command("study") in line and line.endswith(command)
+    (error,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2 and error.startswith(f"error: {start} ")
+    assert formatting.typed_command("study") in error and error.endswith(command)
 
 
 def test_a_sweep_in_python_leads_to_study() -> None:

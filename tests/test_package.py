@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ssl_vit
+from helpers.hub_runs import refused
 from helpers.launching import python
 from helpers.options import ROOT, TINY, TUNE, altered
 from ssl_vit.__main__ import TOOLS
@@ -29,16 +30,6 @@ def test_the_interface_is_imported_when_it_is_used() -> None:
     assert all(getattr(ssl_vit, name).__doc__ for name in ssl_vit.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         _ = ssl_vit.nothing
-
-
-def test_options_are_a_text_a_list_or_a_mapping() -> None:
-    as_mapping = {"recipe": "mpp", "optim.steps": 500, "eval.test": False, "data.path": None}
-    recipe = ssl_vit.resolve(as_mapping)
-    assert (recipe.optim.steps, recipe.eval.test, recipe.data.path) == (500, False, None)
-    words = ["recipe=mpp", "optim.steps=500", "eval.test=false"]
-    assert ssl_vit.resolve(words) == ssl_vit.resolve(" ".join(words)) == recipe
-    with pytest.raises(ssl_vit.UserError, match=r"optim\.steps"):
-        ssl_vit.resolve({"recipe": "mpp", "optim.step": 500})
 
 
 def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
@@ -72,16 +63,9 @@ def test_a_run_from_its_options_to_its_encoder(tmp_path: Path) -> None:
 
 
 def test_mistakes_of_the_interface_are_user_errors(tmp_path: Path) -> None:
-    with pytest.raises(ssl_vit.UserError, match=r"recipe\.yaml"):
-        ssl_vit.load_run(tmp_path)
-    with pytest.raises(ssl_vit.UserError, match="init="):
-        ssl_vit.load_encoder(tmp_path)
-    with pytest.raises(ssl_vit.UserError, match="init= is missing"):
-        ssl_vit.finetune("recipe=finetune")
-    recipe = ssl_vit.resolve(SHORT)
-    recipe.optim.warmup = recipe.optim.steps + 1
-    with pytest.raises(ssl_vit.UserError, match=r"optim\.warmup"):
-        ssl_vit.pretrain(recipe)
+    assert "recipe.yaml" in refused(ssl_vit.load_run, tmp_path)
+    assert "init=" in refused(ssl_vit.load_encoder, tmp_path)
+    assert "init= is missing" in refused(ssl_vit.finetune, "recipe=finetune")
 
 
 def test_every_tool_is_a_command_of_the_package() -> None:
@@ -91,11 +75,7 @@ def test_every_tool_is_a_command_of_the_package() -> None:
     assert all(f"  {name} " in done.stdout for name in TOOLS)
     wrong = python("-m", "ssl_vit", "pretain", "recipe=mpp")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "pretain" in wrong.stderr
     assert "did you mean pretrain?" in wrong.stderr
-    option = python("-m", "ssl_vit", "pretrain", "recipe=mpp", "optim.lr=fast")
-    assert option.returncode == 2
-    assert "optim.lr=fast" in option.stderr
 
 
 def test_a_child_process_is_this_package_whatever_the_working_directory_holds(

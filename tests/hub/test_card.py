@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub import ModelCard
 from PIL import Image
 
+import ssl_vit
 from helpers.hub_runs import REPO, pushed
 from helpers.hub_server import Hub
 from helpers.measurements import measurements
@@ -18,7 +19,6 @@ from helpers.options import ROOT
 from helpers.reports import table
 from ssl_vit.hub import card, public, push
 from ssl_vit.models import encoder, weights
-from ssl_vit.objectives.supervised import SupervisedOptions
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.records.run import Result, SeenImages, Trunk
 from ssl_vit.runs.folder import Run
@@ -123,7 +123,7 @@ def test_a_card_repeats_what_its_run_needs_and_tells_no_place_of_this_machine(ru
     recipe = run.recipe
     recipe.data.path, recipe.plugin = "/home/me/images", "/home/me/own.py"
     recipe.init, recipe.objective = "/home/me/runs/first", "supervised"
-    recipe.groups["supervised"] = SupervisedOptions()
+    recipe.groups["supervised"] = ssl_vit.resolve(recipe="supervised").supervised
     text = card.render(run, run.export)
     needs = "data.path=IMAGES init=WEIGHTS plugin=FILE"
     assert f"tools/finetune.py recipe=recipe.yaml name=again {needs}\n" in text

@@ -1,31 +1,41 @@
 """Baselines in the charts of a run's curves."""
 
-import numpy as np
+import json
+from pathlib import Path
 
-from ssl_vit.measurements import read_flat_name
-from ssl_vit.pages import curves
-from ssl_vit.pages.curves import Curve
+from helpers.reports import Page
+from helpers.run_pages import make_run
+from ssl_vit.pages import run_page
 
 
-def levels(**values: float) -> dict[str, list[str]]:
-    """{title: the lines that are baselines}, with two underscores for a slash."""
-    steps = np.array([10, 20])
+def charts(folder: Path, **values: list[float]) -> list[dict]:
+    """The charts of a run whose rows have these values, with two underscores for a slash."""
+    rows = [
+        {"step": 10 * (place + 1)}
+        | {name.replace("__", "/"): found[place] for name, found in values.items()}
+        for place in range(2)
+    ]
+    run_page.write(make_run(folder / "made", metrics=rows))
+    return [json.loads(text) for text in Page((folder / "made" / "report.html").read_text()).data]
+
+
+def levels(folder: Path, **values: float) -> dict[str, list[str]]:
+    """{title: the lines that are baselines}, of baselines that stay and of other curves."""
+    stays = ("fresh", "entropy")
     found = {
-        name: Curve(
-            steps, np.array([value if read_flat_name(name).subject else 0.5 * value, value])
-        )
-        for name, value in ((name.replace("__", "/"), value) for name, value in values.items())
+        name: [value if any(part in name for part in stays) else 0.5 * value, value]
+        for name, value in values.items()
     }
-    charts = curves.charts(found)
     return {
-        chart.title: [line.name for line in chart.lines if line.kind == "level"] for chart in charts
+        chart["title"]: [line["name"] for line in chart["lines"] if line["kind"] == "level"]
+        for chart in charts(folder, **found)
     }
 
 
-def test_fresh_weights_stand_beside_each_probe() -> None:
+def test_fresh_weights_stand_beside_each_probe(tmp_path: Path) -> None:
     """Probes alone in their chart, though metrics.jsonl has what untrained weights reach."""
-    found = levels(probe__knn=0.4, probe__fresh_knn=0.3, probe__linear=0.5, probe__fresh_linear=0.2)
-    assert found == {
+    knn, linear = {"probe__knn": 0.4, "probe__fresh_knn": 0.3}, {"probe__fresh_linear": 0.2}
+    assert levels(tmp_path, **knn, probe__linear=0.5, **linear) == {
         "Probes of the frozen features": [
             "baseline: untrained weights, k-NN",
             "baseline: untrained weights, linear probe",
@@ -33,30 +43,30 @@ def test_fresh_weights_stand_beside_each_probe() -> None:
     }
 
 
-def test_a_part_of_joint_training_has_its_own_baseline() -> None:
+def test_a_part_of_joint_training_has_its_own_baseline(tmp_path: Path) -> None:
     """Baselines of joint training, whose names begin with a part's, in no chart."""
-    held_out = {"loss": 2.0, "mpp__loss_masked": 1.5, "mpp__entropy": 4.0}
-    found = levels(**{f"validation__{name}": value for name, value in held_out.items()})
+    held_out = {"validation__mpp__loss_masked": 1.5, "validation__mpp__entropy": 4.0}
+    found = levels(tmp_path, validation__loss=2.0, **held_out)
     assert found == {"Loss": [], "mpp/loss": ["baseline: the training colours' entropy"]}
 
 
-def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with() -> None:
+def test_a_baseline_stands_beside_the_metric_that_it_is_compared_with(tmp_path: Path) -> None:
     """That of masked patches: the loss of all corrupted ones counts patches that are seen."""
-    held_out = {"loss": 2.0, "loss_masked": 2.5, "loss_kept": 0.5, "entropy": 4.0}
-    found = levels(**{f"validation__{name}": value for name, value in held_out.items()})
+    kinds = {"validation__loss_masked": 2.5, "validation__loss_kept": 0.5}
+    found = levels(tmp_path, validation__loss=2.0, **kinds, validation__entropy=4.0)
     named = ["baseline: the training colours' entropy"]
     assert found == {"Loss": named, "Loss by kind of patch": []}
 
 
-def test_what_is_not_finite_or_of_training_is_no_level() -> None:
+def test_what_is_not_finite_or_of_training_is_no_level(tmp_path: Path) -> None:
     """A line across at a value that nobody measured on held-out images."""
-    assert levels(loss=1.0, entropy=4.0, validation__entropy=float("nan")) == {"Loss": []}
+    found = levels(tmp_path, loss=1.0, entropy=4.0, validation__entropy=float("nan"))
+    assert found == {"Loss": []}
 
 
-def test_a_baseline_that_moves_is_a_curve() -> None:
+def test_a_baseline_that_moves_is_a_curve(tmp_path: Path) -> None:
     """Of a teacher's features: its last value stood over the whole run."""
-    steps = np.array([10, 20])
-    loss, near = Curve(steps, np.array([0.3, 0.1])), Curve(steps, np.array([0.4, 0.2]))
-    found = {"validation/loss": loss, "validation/neighbors_error": near}
-    lines = {line.name: line for chart in curves.charts(found) for line in chart.lines}
-    assert lines["baseline: the neighbours' mean"].values == [0.4, 0.2]
+    near = {"validation__neighbors_error": [0.4, 0.2]}
+    found = charts(tmp_path, validation__loss=[0.3, 0.1], **near)
+    lines = {line["name"]: line["y"] for chart in found for line in chart["lines"]}
+    assert lines["baseline: the neighbours' mean"] == [0.4, 0.2]

@@ -1,6 +1,7 @@
 """On how many images a figure stands: beside every held-out figure, with a caution below 100."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -152,80 +153,71 @@ def test_a_model_card_is_as_careful(runs: Path) -> None:
     assert "the best accuracy on 3 held-out images (" in text
 
 
-def verbs(entries: dict[str, Measured], measured_on: dict[str, int]) -> list[str]:
-    """Whether the model beats each of its baselines."""
-    found = metric_tables.read_metrics(measurements(entries, measured_on), measured_on)
-    return [other.better for one in found for other in one.comparisons]
+def held_out(**values: tuple[float, int]) -> dict[str, Measured]:
+    """Measurements on held-out images, of {name: value, n}."""
+    return {
+        name: Measured(value=value, split="validation", n=n) for name, (value, n) in values.items()
+    }
 
 
 def test_results_on_two_sets_of_images_have_a_table_each() -> None:
-    entries = {
-        "loss": Measured(value=1.357, split="validation", n=9),
-        "chance_loss": Measured(value=1.386, split="validation", n=9),
-        "accuracy": Measured(value=0.9, split="validation", n=9),  # not what the test's is beside
+    # accuracy is not what the test's is beside
+    entries = held_out(loss=(1.357, 9), chance_loss=(1.386, 9), accuracy=(0.9, 9)) | {
         "top1": Measured(value=0.5272, split="test", n=239),
         "majority_top1": Measured(value=0.25, split="test", n=239),
     }
     measured_on = {"validation": 9, "test": 239}
     found = metric_tables.read_metrics(measurements(entries, measured_on), measured_on)
-    held_out, test = (table for _, table in metric_tables.tables(found, page=True))
-    assert (held_out.head[0], test.head[0]) == ("9 held-out images", "239 test images")
-    (loss, accuracy), (top1,) = held_out.rows, test.rows
+    first, test = (table for _, table in metric_tables.tables(found, page=True))
+    assert (first.head[0], test.head[0]) == ("9 held-out images", "239 test images")
+    (loss, accuracy), (top1,) = first.rows, test.rows
     assert loss == ["loss", "1.357", "1.386 (the loss of guessing)", metric_tables.FEW]
     assert accuracy[2:] == ["", ""]
     assert top1[2:] == ["25.00% (the commonest class)", metric_tables.WON]
 
 
-def test_a_loss_of_few_images_decides_nothing() -> None:
-    """ "The model beats the neighbours' mean (0.717 against 0.731 on 3 held-out images)"; and one of
-    many, whose interval is not known, beats nothing either."""
-    entries = {
-        "loss_masked": Measured(value=0.717, split="validation", n=300),
-        "neighbors_error": Measured(value=0.731, split="validation", n=300),
-    }
-    for images, verb in ((3, metric_tables.FEW), (100, metric_tables.AHEAD)):
-        assert verbs(entries, {"validation": images}) == [verb]
-    worse = entries | {"neighbors_error": Measured(value=0.7, split="validation", n=300)}
-    assert verbs(worse, {"validation": 100}) == [metric_tables.LOST]
-    # of 400 held-out images, of which 20 have labels
-    labelled = {
-        "loss": Measured(value=1.09, split="validation", n=20),
-        "chance_loss": Measured(value=1.0986, split="validation", n=20),
-    }
-    assert verbs(labelled, {"validation": 400}) == [metric_tables.FEW]
+ERROR = {"loss_masked": (0.717, 300), "neighbors_error": (0.731, 300)}
+FEW_LABELS = {"loss": (1.09, 20), "chance_loss": (1.0986, 20)}  # of 400 images, 20 have labels
+ALIKE = {"loss_masked": (4.1361, 900), "entropy": (4.1364, 900)}
+# 10 of 186 patches: of 186 cases Wilson's interval excludes a baseline of 2.7%, of 7 images (0.4 to
+# 42%) it does not
+PATCHES = {"accuracy_masked": (10 / 186, 186), "commonest": (5 / 186, 186)}
 
 
-def test_a_baseline_that_is_not_finite_is_not_beaten() -> None:
-    entries = {
-        "loss_masked": Measured(value=4.1, split="validation", n=900),
-        "entropy": Measured(value=float("nan"), split="validation", n=900),
-    }
-    assert verbs(entries, {"validation": 200}) == []
+@pytest.mark.parametrize(
+    ("values", "images", "verb"),
+    [
+        # "The model beats the neighbours' mean (0.717 against 0.731 on 3 held-out images)"; and one
+        # of many, whose interval is not known, beats nothing either
+        (ERROR, 3, metric_tables.FEW),
+        (ERROR, 100, metric_tables.AHEAD),
+        (ERROR | {"neighbors_error": (0.7, 300)}, 100, metric_tables.LOST),
+        (FEW_LABELS, 400, metric_tables.FEW),
+        # "The model beats the training colours' entropy (4.136 against 4.136)"
+        (ALIKE, 200, metric_tables.OPEN),
+        (PATCHES, 7, metric_tables.OPEN),
+        (PATCHES, None, metric_tables.WON),
+        # a baseline that is not finite
+        ({"loss_masked": (4.1, 900), "entropy": (math.nan, 900)}, 200, None),
+    ],
+)
+def test_a_baseline_is_beaten_on_enough_images_alone(values, images, verb) -> None:
+    measured_on = {"validation": images} if images else {}
+    found = metric_tables.read_metrics(measurements(held_out(**values), measured_on), measured_on)
+    assert [other.better for one in found for other in one.comparisons] == [verb] * bool(verb)
 
 
-def test_a_network_whose_loss_is_not_finite_beats_nothing() -> None:
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [
+        (1.0, ""),
+        (math.nan, "It is not known how good this encoder is, because loss is not finite."),
+    ],
+)
+def test_a_network_whose_loss_is_not_finite_beats_nothing(loss: float, verdict: str) -> None:
     """Beside `loss nan` stood that its accuracy beats the commonest class."""
-    entries = {
-        "loss": Measured(value=1.0, split="validation", n=900),
-        "accuracy": Measured(value=0.9, split="validation", n=900),
-        "chance": Measured(value=0.1, split="validation", n=900),
-    }
-    broken = entries | {"loss": Measured(value=float("nan"), split="validation", n=900)}
-    for found, verdict in (
-        (entries, ""),
-        (broken, "It is not known how good this encoder is, because loss is not finite."),
-    ):
-        readings = metric_tables.read_metrics(measurements(found), {"validation": 900})
-        assert run_verdict.verdict(readings) == verdict
-
-
-def test_values_that_print_alike_are_told_apart_by_nobody() -> None:
-    """ "The model beats the training colours' entropy (4.136 against 4.136)"."""
-    entries = {
-        "loss_masked": Measured(value=4.1361, split="validation", n=900),
-        "entropy": Measured(value=4.1364, split="validation", n=900),
-    }
-    assert verbs(entries, {"validation": 200}) == [metric_tables.OPEN]
+    found = measurements(held_out(loss=(loss, 900), accuracy=(0.9, 900), chance=(0.1, 900)))
+    assert run_verdict.verdict(metric_tables.read_metrics(found, {"validation": 900})) == verdict
 
 
 def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
@@ -236,14 +228,3 @@ def test_a_probe_of_independent_images_has_its_interval_in_the_table() -> None:
     )
     assert table.head[0] == "239 test images"
     assert table.rows == [["k-NN", "33.47% (27.79 to 39.68)"]]
-
-
-def test_patches_of_few_images_decide_nothing() -> None:
-    """10 of 186 patches: of 186 cases Wilson's interval excludes a baseline of 2.7%, of 7 images (0.4
-    to 42%) it does not."""
-    metrics = {
-        "accuracy_masked": Measured(value=10 / 186, n=186, split="validation"),
-        "commonest": Measured(value=5 / 186, n=186, split="validation"),
-    }
-    assert verbs(metrics, {"validation": 7}) == [metric_tables.OPEN]
-    assert verbs(metrics, {}) == [metric_tables.WON]

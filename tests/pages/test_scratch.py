@@ -4,18 +4,15 @@ import json
 import shlex
 from pathlib import Path
 
-import pytest
-
 import ssl_vit
+from helpers.hub_runs import refused
 from helpers.measurements import written
 from helpers.options import TUNE, altered
 from helpers.resolving import resolved
 from ssl_vit import formatting
-from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.jobs.run_result import run_result
 from ssl_vit.pages import scratch
-from ssl_vit.recipe.given import from_words
 from ssl_vit.recipe.records.run import Result
 from ssl_vit.recipe.schema import dump
 from ssl_vit.runs.folder import Run
@@ -107,7 +104,7 @@ def test_a_file_of_ones_own_names_no_weights(tmp_path: Path) -> None:
     """Any recipe file counted as naming init=, and fine-tuning began from scratch in silence."""
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: finetune\noptim:\n  steps: 2\n  warmup: 0\n")
-    with pytest.raises(UserError, match="init= is missing"):
-        cli.open_job(from_words([f"recipe={mine}", f"out={tmp_path}/runs"]), cli.FINETUNE)
+    words = [f"recipe={mine}", f"out={tmp_path}/runs"]
+    assert "init= is missing" in refused(ssl_vit.finetune, words)
     mine.write_text("base: finetune\ninit: scratch\n")
     cli.FINETUNE.check(resolved([f"recipe={mine}"]))

@@ -4,10 +4,9 @@ import itertools
 import math
 from pathlib import Path
 
-import pytest
 import yaml
 
-from ssl_vit.errors import UserError
+from helpers.hub_runs import refused
 from ssl_vit.recipe import parsing
 
 
@@ -48,14 +47,4 @@ def test_aliases_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
     pairs = itertools.pairwise("abcdefghijklmnopqrstu")
     doubled = [f"{two}: &{two} [*{one}, *{one}, *{one}, *{one}]" for one, two in pairs]
     file.write_text("\n".join(["a: &a [1, 2]", *doubled]))
-    with pytest.raises(UserError, match="more than 100,000 values"):
-        parsing.load_yaml(file)
-
-
-@pytest.mark.parametrize("text", ['{"steps": 1, "steps": 2}', '[{"a": {"steps": 1, "steps": 1}}]'])
-def test_a_key_that_a_json_file_has_twice_is_damage(text: str, tmp_path: Path) -> None:
-    """The last one won in silence."""
-    path = tmp_path / "result.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"^'steps' is given twice$"):
-        parsing.read_json(path)
+    assert "more than 100,000 values" in refused(parsing.load_yaml, file)

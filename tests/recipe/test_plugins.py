@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import ssl_vit
 from helpers.hub_runs import refused
 from helpers.options import PROBE, ROOT, altered
 from helpers.resolving import resolve, resolved
@@ -31,7 +32,6 @@ from ssl_vit.objectives import building
 from ssl_vit.pages import run_page
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration, plugins, recipe_files, schema
-from ssl_vit.recipe.given import from_python
 from ssl_vit.recipe.help import meaning
 from ssl_vit.recipe.schema import changes_experiment, computed_values
 from ssl_vit.runs.folder import Run, open_run
@@ -159,8 +159,8 @@ def test_the_guides_loss_is_that_of_a_plain_implementation(
 
 @pytest.mark.parametrize("key", ["objective", "target"])
 def test_an_unknown_name_leads_to_plugins(key: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"{key}=whirl: choices: .*plugin=FILE\.py"):
-        resolve(["recipe=mpp", f"{key}=whirl"])
+    line = refused(resolve, ["recipe=mpp", f"{key}=whirl"])
+    assert f"{key}=whirl: choices: " in line and "plugin=FILE.py" in line
     (tmp_path / "own.py").write_text("whirl = 1")
     line = refused(resolve, ["recipe=mpp", f"{key}=whirl", f"plugin={tmp_path}/own.py"])
     assert "own.py: the file declares no objective and no target" in line
@@ -213,26 +213,22 @@ def test_a_run_goes_on_with_a_plugin_that_has_moved_and_with_no_other(
     # as if each look at a plugin were the first one of its process
     monkeypatch.setattr(plugins, "file_hash", lambda path: "")
     words = altered(tiny, "objective=counted", "name=run", "optim.steps=4")
-    run = trained([*words, f"plugin={plugin}"])
+    named = f"plugin={plugin}"
+    run = trained([*words, named])
     assert run.result() is not None
-    with pytest.raises(UserError, match=r"corruption\.rate"):
-        resolve([*words, f"plugin={plugin}", "corruption.rate=0.3"])
+    assert "corruption.rate" in refused(resolve, [*words, named, "corruption.rate=0.3"])
     with monkeypatch.context() as patch:
         # the old code was trained, and the new file's hash recorded
         patch.setattr(plugins, "file_hash", lambda path: "another")
-        with pytest.raises(UserError, match="the file has changed"):
-            resolve([*words, f"plugin={plugin}"])
+        assert "the file has changed" in refused(resolve, [*words, named])
     text = plugin.read_text()
     plugin.write_text(f"{text}# another\n")
-    differs = r"plugin=.*different plugin files"
-    with pytest.raises(UserError, match=differs):
-        cli.open_run(resolved([*words, f"plugin={plugin}"]))
+    assert "different plugin files" in refused(cli.open_run, resolved([*words, named]))
     moved = tmp_path / f"moved_{tmp_path.name}.py"
     moved.write_text("")  # its names are there already: the text of the first file is what was run
     words.append(f"plugin={moved}")
     (run.folder / "result.json").unlink()
-    with pytest.raises(UserError, match=differs):
-        cli.open_run(resolved(words))
+    assert "different plugin files" in refused(cli.open_run, resolved(words))
     moved.write_text(text)
     train_job.train(cli.open_run(resolved(words))[0])
     assert cli.open_run(resolved(words))[1] is not None
@@ -299,8 +295,7 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     words = altered(tiny, "objective=turned", f"plugin={file}", "name=run")
-    with pytest.raises(UserError, match=r"turned\.turns=5: expected a whole number above 1"):
-        resolve([*words, "turned.turns=5"])
+    assert "turned.turns=5: " in refused(resolve, [*words, "turned.turns=5"])
     run = trained([*words, "turned.turns=2"])
     assert "turned:\n  turns: 2" in (run.folder / "recipe.yaml").read_text()
     file.unlink()
@@ -318,8 +313,8 @@ def test_a_plugin_brings_options_and_its_runs_are_read_without_its_file(
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "run" in done.stdout
-    with pytest.raises(UserError, match=f"plugin={file}: no such Python file"):
-        resolve([f"recipe={run.folder}/recipe.yaml", f"plugin={file}"])
+    words = [f"recipe={run.folder}/recipe.yaml", f"plugin={file}"]
+    assert f"plugin={file}: no such Python file" in refused(resolve, words)
 
 
 TARGET_KEYS = """
@@ -508,8 +503,7 @@ def test_a_baseline_is_of_a_metric_and_is_measured(
         )
         words = altered(tiny, f"plugin={file}", "objective=turned", f"name=run{number}")
         if name == "uprigt":
-            with pytest.raises(UserError, match=r"baseline flat .*did you mean upright"):
-                trained(words)
+            assert "did you mean upright" in refused(trained, words)
         else:
             trained(words)
     assert "warning: baseline flat " in capsys.readouterr().out
@@ -598,5 +592,6 @@ def test_metrics_of_a_plugin_may_have_any_name(
 
 def test_a_number_as_plugin_is_a_path():
     """A recipe that names a plugin which was never run."""
-    with pytest.raises(UserError, match="plugin=3: no such Python file"):
-        from_python({"recipe": "mpp", "plugin": 3}, {})
+    assert "plugin=3: no such Python file" in refused(
+        ssl_vit.resolve, {"recipe": "mpp", "plugin": 3}
+    )

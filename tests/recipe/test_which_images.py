@@ -9,15 +9,16 @@ import pytest
 import yaml
 
 import ssl_vit
+from helpers.hub_runs import refused
 from helpers.images import put, two_classes
 from helpers.options import LOADED, PROBE, SHORT, TINY, TUNE, altered
 from helpers.resolving import resolve, resolved
 from helpers.runs import result, run
-from ssl_vit.errors import UserError
 from ssl_vit.jobs import draw_figures
 from ssl_vit.lab import plan as plan_tool
 from ssl_vit.lab.study import check, read, tasks
 from ssl_vit.recipe.given import Given
+from ssl_vit.recipe.load import Resolved
 from ssl_vit.recipe.notices import crop_notice, size_notice
 
 PRETRAINED = altered(TINY, *SHORT, "eval.every=2", "name=mine")
@@ -52,10 +53,7 @@ def say(run_folder: Path, **data: Any) -> Path:
 
 
 def refusal(tool, *words: str) -> str:
-    with pytest.raises(UserError) as caught:
-        tool([*words])
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused(tool, [*words])
 
 
 def test_fine_tuning_uses_the_images_of_the_run_it_starts_from(
@@ -92,28 +90,30 @@ def test_a_share_of_a_runs_images_stays_that_share(mine: Path, tmp_path: Path) -
     assert resolve([*TUNE, f"init={half}", "data.share=1"]).data.share == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "own", "name"),
-    [
-        (["recipe=finetune", "data=shapes"], "", "shapes"),
-        (["recipe=finetune", "data.hub=somebody/birds"], "", "somebody--birds"),
-        (["recipe=paper/finetune_cifar10"], "", "cifar10"),
-        (["recipe=own.yaml"], "{base: finetune, data: shapes}", "shapes"),
-        (["recipe=own.yaml"], "{base: finetune, data.path: elsewhere, data.name: e}", "e"),
-        (["recipe=own.yaml"], "{base: finetune, data.flip: false}", "IMAGES"),
-        (["recipe=finetune"], "", "IMAGES"),
-        (["recipe=segment"], "", "IMAGES"),
-        (["recipe=mpp"], "", "IMAGES"),
-    ],
-)
+NAMED = """
+recipe=finetune data=shapes -> shapes
+recipe=finetune data.hub=somebody/birds -> somebody--birds
+recipe=paper/finetune_cifar10 -> cifar10
+recipe=own.yaml -> shapes -> {base: finetune, data: shapes}
+recipe=own.yaml -> e -> {base: finetune, data.path: elsewhere, data.name: e}
+recipe=own.yaml -> IMAGES -> {base: finetune, data.flip: false}
+recipe=finetune -> IMAGES
+recipe=segment -> IMAGES
+recipe=mpp -> IMAGES
+"""
+
+
+@pytest.mark.parametrize("line", NAMED.split("\n")[1:-1])
 def test_images_that_are_named_are_those_that_are_meant(
-    words: list[str], own: str, name: str, mine: Path, tmp_path: Path, monkeypatch
+    line: str, mine: Path, tmp_path: Path, monkeypatch
 ) -> None:
+    """By words, or by a recipe file, which stands last."""
     monkeypatch.chdir(tmp_path)
-    Path("own.yaml").write_text(own)
-    recipe = resolve([*words, f"init={mine}"], here=False)
+    words, name, *own = line.split(" -> ")
+    Path("own.yaml").write_text("".join(own))
+    recipe = resolve([*words.split(), f"init={mine}"], here=False)
     assert recipe.data.name == name
-    if "data.flip" in own:
+    if "data.flip" in line:
         assert not recipe.data.flip
 
 
@@ -210,9 +210,8 @@ def test_a_run_of_a_study_without_images_is_planned_on_those_of_the_run_it_start
     assert (data["other"].path, data["other"].name, data["other"].size) == (None, "shapes", 64)
 
 
-def export(folder: Path, **pretrained: object) -> Path:
-    """The config.json of an export of timm's."""
-    folder.mkdir()
+def evaluation(folder: Path, pretrained: dict, *words: str) -> Resolved:
+    """An evaluation of an export of timm's."""
     config = {
         "architecture": "vit_tiny_patch16_224",
         "num_classes": 0,
@@ -220,37 +219,35 @@ def export(folder: Path, **pretrained: object) -> Path:
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(b"")
-    return folder
+    return resolved(["recipe=evaluate", f"init={folder}", "model=vit_ti16", *words], here=False)
+
+
+CENTER, BORDER = ({"crop_pct": 0.9, "crop_mode": mode} for mode in ("center", "border"))
 
 
 @pytest.mark.parametrize(
     ("pretrained", "words", "is_said"),
     [
-        ({"crop_pct": 0.9, "crop_mode": "center"}, [], False),
-        ({"crop_pct": 0.9, "crop_mode": "border"}, [], True),
-        ({"crop_pct": 0.9, "crop_mode": "squash"}, [], True),
+        (CENTER, [], False),
+        (BORDER, [], True),
+        (BORDER | {"crop_mode": "squash"}, [], True),
         ({}, [], True),
-        ({"crop_pct": 0.9, "crop_mode": "border"}, ["data.eval_crop=0.9"], False),
+        (BORDER, ["data.eval_crop=0.9"], False),
     ],
 )
 def test_a_crop_that_cannot_be_had_is_said(
     pretrained: dict, words: list[str], is_said: bool, tmp_path: Path
 ) -> None:
     """A frozen encoder was measured with another crop than its own, without a word."""
-    place = export(tmp_path / "timm", **pretrained)
-    options = ["recipe=evaluate", f"init={place}", "model=vit_ti16", *words]
-    notice = crop_notice(resolved(options, here=False))
-    assert (notice is not None) == is_said
+    notice = crop_notice(evaluation(tmp_path, pretrained, *words))
     assert notice is None or "data.eval_crop=" in notice
+    assert (notice is not None) == is_said
 
 
 @pytest.mark.parametrize("words", [[], ["data.size=96"]])
 def test_weights_of_another_image_size_are_said(words: list[str], tmp_path: Path) -> None:
     """With data.path= an encoder of 32 px was measured at 64 px without a word."""
-    place = export(tmp_path / "timm", crop_pct=0.9)
-    options = ["recipe=evaluate", f"init={place}", "model=vit_ti16", *words]
-    found = resolved(options, here=False)
+    found = evaluation(tmp_path, CENTER, *words)
     found.recipe.data.size = 96
     notice = size_notice(found)
-    assert (notice is None) == bool(words)
-    assert notice is None or "data.size=224" in notice
+    assert notice is None if words else "data.size=224" in notice

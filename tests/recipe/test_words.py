@@ -1,6 +1,7 @@
 """Options as Python gives them: the same recipe as on the command line, and errors of one line."""
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import ssl_vit
+from helpers.hub_runs import refused
 from helpers.options import TINY
 from helpers.resolving import parse_request, resolve
-from ssl_vit.errors import UserError
 from ssl_vit.formatting import option_text
 from ssl_vit.lab.options import PlanOptions, ReportOptions
 from ssl_vit.lab.study import request
@@ -108,9 +109,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "keywords", "says"), WRONG)
 def test_what_is_wrong_is_one_line(options: Any, keywords: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError) as caught:
-        ssl_vit.resolve(options, recipe="mpp", **keywords)
-    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+    resolve_options = partial(ssl_vit.resolve, options, recipe="mpp", **keywords)
+    assert refused(resolve_options).startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,7 @@ def test_what_is_wrong_is_one_line(options: Any, keywords: dict[str, Any], says:
 )
 def test_a_word_is_a_plain_scalar(word: str) -> None:
     """Words were read as documents: `#1` was a comment, and turned clipping off."""
-    with pytest.raises(UserError) as caught:
-        resolve(["recipe=mpp", word])
-    assert str(caught.value).startswith(word.partition("=")[0])
+    assert refused(resolve, ["recipe=mpp", word]).startswith(word.partition("=")[0])
     text = resolve(["recipe=mpp", "data.validation=0.1 #x"], here=False)
     assert text.data.validation == "0.1 #x"
 
@@ -134,24 +132,22 @@ def test_a_recipe_is_complete_and_checked() -> None:
     """A group that was replaced by a mapping took the other keys' defaults: 300 steps became
     1,000; another objective took the defaults of its own keys."""
 
-    def refused(says: str, **changes: Any) -> None:
+    for key, value, says in (
+        ("optim", {"lr": 1}, "optim: "),
+        ("objective", "mae", "objective=mae: the Recipe was made for another"),
+    ):
         recipe = ssl_vit.resolve(TINY)
-        for key, value in changes.items():
-            setattr(recipe, key, value)
-        with pytest.raises(UserError, match=rf"^{says}"):
-            ssl_vit.pretrain(recipe)
-
-    refused(r"optim: .*\(Optim\)", optim={"lr": 1})
-    refused("objective=mae: the Recipe was made for another", objective="mae")
+        setattr(recipe, key, value)
+        assert refused(ssl_vit.pretrain, recipe).startswith(says)
     recipe = ssl_vit.resolve(TINY)
-    recipe.optim.lr = "0.1"
-    with pytest.raises(UserError, match=r'^optim.lr="0.1": expected a number above 0'):
-        ssl_vit.pretrain(recipe)
-    with pytest.raises(UserError, match=r"^seed, name: a Recipe"):
-        ssl_vit.pretrain(ssl_vit.resolve(TINY), seed=1, name="x")
+    with_keywords = partial(ssl_vit.pretrain, recipe, seed=1, name="x")
+    assert refused(with_keywords).startswith("seed, name: a Recipe")
     for function in (ssl_vit.plan, ssl_vit.embed, ssl_vit.resolve):
-        with pytest.raises(UserError, match=r"^a Recipe: .*Recipe object"):
-            function(ssl_vit.resolve(TINY))
+        assert refused(function, recipe).startswith("a Recipe: ")
+    recipe.optim.lr = "0.1"
+    assert refused(ssl_vit.pretrain, recipe).startswith('optim.lr="0.1": expected a number')
+    recipe.optim.lr, recipe.optim.warmup = 0.1, recipe.optim.steps + 1
+    assert refused(ssl_vit.pretrain, recipe).startswith("optim.warmup=")
 
 
 def test_a_recipe_is_pickled_with_its_groups() -> None:
@@ -179,15 +175,14 @@ def test_lists_paths_and_flags_of_tools_arrive_as_they_are(tmp_path: Path) -> No
     options = "--time=4:00:00 --exclude=n1,n2 --comment='a: b'"
     made = from_python(StudyOptions, {"recipe": "study/gap", "slurm": options}, {})
     assert made.slurm == options
-    with pytest.raises(UserError, match=r"^probe=1: expected True or False"):
-        from_python(PlanOptions, (), {"probe": 1})
+    line = refused(from_python, PlanOptions, (), {"probe": 1})
+    assert line.startswith("probe=1: expected True or False")
 
 
 def test_a_text_alone_is_a_path_where_the_tool_takes_one(tmp_path: Path) -> None:
     """An open quote was a ValueError, and a blank made two words."""
     for name in ("my runs", "bob's runs"):
-        with pytest.raises(UserError, match=rf"^{name}: no such folder"):
-            ssl_vit.report(name)
+        assert refused(ssl_vit.report, name).startswith(f"{name}: no such folder")
     folder = tmp_path / "with a blank"
     folder.mkdir()
     assert from_python(ReportOptions, str(folder), {}).folder == folder
@@ -207,14 +202,14 @@ def test_a_text_alone_is_a_path_where_the_tool_takes_one(tmp_path: Path) -> None
 )
 def test_what_is_for_the_command_line_is_refused(kind: type, key: str, word: str) -> None:
     for options, keywords in (((), {key: True}), ([word], {})):
-        with pytest.raises(UserError, match=rf"^{key}: only for the command line"):
-            from_python(kind, options, keywords)
+        line = refused(from_python, kind, options, keywords)
+        assert line.startswith(f"{key}: only for the command line")
 
 
 def test_a_flag_without_dashes_starts_no_study() -> None:
     """check=true was taken for an option, and the study ran."""
-    with pytest.raises(UserError, match=r"^unknown key check; did you mean --check\?"):
-        parse_request(["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
+    line = refused(parse_request, ["recipe=mpp", "sweep", "optim.lr=1,2", "check=true"])
+    assert line.startswith("unknown key check; did you mean --check?")
 
 
 # Sweeps
@@ -250,8 +245,8 @@ def test_a_text_from_python_stays_a_text() -> None:
     typed = given.from_python({"recipe": "mpp", "data.path": "photos", "data.group": "none"}, {})
     assert resolve(typed.words, here=False).data.group == "none"
     assert given.from_words(['data.group=""none""']).values == {"data.group": '"none"'}
-    with pytest.raises(UserError, match=r'^optim\.steps="3": '):
-        ssl_vit.resolve(recipe="mpp", optim={"steps": "3"})
+    line = refused(ssl_vit.resolve, {"recipe": "mpp", "optim": {"steps": "3"}})
+    assert line.startswith('optim.steps="3": ')
 
 
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
@@ -276,5 +271,5 @@ def test_the_words_of_values_give_these_values(values: dict[str, Any]) -> None:
 
 
 def test_the_recipe_file_is_not_blamed_for_a_control_character_from_python():
-    with pytest.raises(UserError, match=r"^name=a b: a line break"):
-        ssl_vit.resolve(recipe="mpp", name="a\nb")
+    line = refused(ssl_vit.resolve, {"recipe": "mpp", "name": "a\nb"})
+    assert line.startswith("name=a b: a line break")

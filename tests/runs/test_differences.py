@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssl_vit.recipe import schema
-from ssl_vit.runs.identity import differences, facts
+from ssl_vit.runs.identity import differences
 
 KEYS = ("optim.lr", "optim.steps", "seed", "data.flip", "mae.rate")
 NAMES = ("data:train", "data:test", "init:file", "init:heads", "unheard.of")
@@ -44,10 +44,3 @@ def test_a_key_that_lacks_is_at_its_default_and_a_hash_that_lacks_does_not_count
 
 def _parts(key: str) -> tuple[str, str]:
     return ("", key) if ":" not in key else (key.split(":")[0], key.split(":")[1])
-
-
-def test_a_plugin_is_the_same_by_its_file() -> None:
-    was = facts("plugin", {"file": "a"})
-    assert not differences(was, facts("plugin", {"file": "a"}))
-    assert [one.key for one in differences(was, facts("plugin", {"file": "b"}))] == ["plugin:file"]
-    assert [one.key for one in differences(was, facts("plugin", {}))] == ["plugin:"]

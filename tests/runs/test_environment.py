@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,33 +19,77 @@ from ssl_vit.jobs import cli
 from ssl_vit.runs import environment
 from ssl_vit.training import distributed, loop
 
+# Cores that the process is bound to, variables, and cores that it takes; SLURM's job has 6 a task
+CORES = """
+64 -> 64
+64 LOCAL_WORLD_SIZE=8 WORLD_SIZE=16 -> 8
+4 LOCAL_WORLD_SIZE=8 WORLD_SIZE=8 -> 1
+# srun: 8 processes of 6 cores each, bound to these, or to none
+6 LOCAL_WORLD_SIZE=8 WORLD_SIZE=16 SLURM_NTASKS=16 -> 6
+64 LOCAL_WORLD_SIZE=8 WORLD_SIZE=16 SLURM_NTASKS=16 -> 6
+# a launcher inside of SLURM's one task of a machine, of two
+64 LOCAL_WORLD_SIZE=3 WORLD_SIZE=6 SLURM_NTASKS=2 -> 2
+64 SLURM_NTASKS=1 -> 6
+2 SLURM_NTASKS=1 -> 2
+"""
+# Variables, and threads of six cores; launchers set OMP_NUM_THREADS to 1 themselves
+THREADS = """
+ -> 6
+OMP_NUM_THREADS=1 -> 1
+# OpenMP: one number for each level of nested regions
+OMP_NUM_THREADS=2,4 -> 2
+OMP_NUM_THREADS= -> 6
+OMP_NUM_THREADS=0 -> 6
+OMP_NUM_THREADS=many -> 6
+OMP_NUM_THREADS=-1 -> 6
+OMP_NUM_THREADS=1 TORCHELASTIC_RUN_ID=x LOCAL_RANK=0 -> 6
+OMP_NUM_THREADS=1 ACCELERATE_MIXED_PRECISION=no -> 6
+OMP_NUM_THREADS=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 -> 6
+# launch/slurm.sh names ranks as a launcher does
+OMP_NUM_THREADS=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 SLURM_PROCID=0 -> 1
+OMP_NUM_THREADS=1 TORCHELASTIC_RUN_ID=x LOCAL_RANK=0 SLURM_PROCID=0 -> 6
+"""
 
-@pytest.mark.parametrize(
-    ("bound", "variables", "share"),
-    [
-        (64, {}, 64),
-        (64, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16"}, 8),
-        (4, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "8"}, 1),
-        # srun: 8 processes of 6 cores each, bound to these, or to none
-        (6, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16", "SLURM_NTASKS": "16"}, 6),
-        (64, {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "16", "SLURM_NTASKS": "16"}, 6),
-        # a launcher inside of SLURM's one task of a machine, of two
-        (64, {"LOCAL_WORLD_SIZE": "3", "WORLD_SIZE": "6", "SLURM_NTASKS": "2"}, 2),
-        (64, {"SLURM_NTASKS": "1"}, 6),
-        (2, {"SLURM_NTASKS": "1"}, 2),
-    ],
-)
+
+def cases(table: str) -> list[str]:
+    return [line for line in table.split("\n")[1:-1] if line[0] != "#"]
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
+    """Set these variables, and none of the others that the tables name."""
+
+    def set_variables(words: list[str]) -> None:
+        for name in re.findall(r"\b([A-Z_]+)=", CORES + THREADS):
+            monkeypatch.delenv(name, raising=False)
+        for word in words:
+            monkeypatch.setenv(*word.split("="))
+
+    return set_variables
+
+
+@pytest.mark.parametrize("case", cases(CORES))
 def test_cores_of_one_process_of_several(
-    bound: int, variables: dict[str, str], share: int, monkeypatch: pytest.MonkeyPatch
+    case: str, only: Callable[[list[str]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hand; SLURM's job has 6 cores a task."""
-    for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK"):
-        monkeypatch.delenv(name, raising=False)
-    of_job = {"SLURM_CPUS_PER_TASK": "6"} if "SLURM_NTASKS" in variables else {}
-    for name, value in (variables | of_job).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(bound)), raising=False)
-    assert environment.process_cores() == share
+    words, _, share = case.partition(" -> ")
+    bound, *variables = words.split()
+    of_job = ["SLURM_CPUS_PER_TASK=6"] if "SLURM_NTASKS" in case else []
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    only([*variables, *of_job])
+    cores = set(range(int(bound)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: cores, raising=False)
+    assert environment.process_cores() == int(share)
+
+
+@pytest.mark.parametrize("case", cases(THREADS))
+def test_threads_are_those_that_the_user_asks_for(
+    case: str, only: Callable[[list[str]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, _, threads = case.partition(" -> ")
+    only(words.split())
+    monkeypatch.setattr(environment, "cores", lambda: 6)
+    assert environment.default_threads() == int(threads)
 
 
 def test_cores_where_the_system_binds_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,37 +140,6 @@ def test_memory_is_counted_in_the_unit_of_the_system(monkeypatch):
     for system, gib in (("linux", 1024.0), ("darwin", 1.0)):
         monkeypatch.setattr(sys, "platform", system)
         assert loop._memory(distributed.torch.device("cpu")) == gib
-
-
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "0"}
-BY_HAND = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-
-
-@pytest.mark.parametrize(
-    ("given", "variables", "threads"),
-    [
-        (None, {}, 6),
-        ("1", {}, 1),
-        ("2,4", {}, 2),  # OpenMP: one number for each level of nested regions
-        *((text, {}, 6) for text in ("", "0", "many", "-1")),
-        ("1", TORCHRUN, 6),
-        ("1", {"ACCELERATE_MIXED_PRECISION": "no"}, 6),
-        ("1", BY_HAND, 6),
-        ("1", BY_HAND | {"SLURM_PROCID": "0"}, 1),  # launch/slurm.sh names ranks as a launcher does
-        ("1", TORCHRUN | {"SLURM_PROCID": "0"}, 6),
-    ],
-)
-def test_threads_are_those_that_the_user_asks_for(
-    given: str | None, variables: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Six cores; launchers set OMP_NUM_THREADS to 1 themselves."""
-    names = {"OMP_NUM_THREADS", "SLURM_PROCID", "ACCELERATE_MIXED_PRECISION", *TORCHRUN, *BY_HAND}
-    for name in names:
-        monkeypatch.delenv(name, raising=False)
-    for name, text in (variables | ({} if given is None else {"OMP_NUM_THREADS": given})).items():
-        monkeypatch.setenv(name, text)
-    monkeypatch.setattr(environment, "cores", lambda: 6)
-    assert environment.default_threads() == threads
 
 
 @pytest.mark.parametrize(

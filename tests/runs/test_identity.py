@@ -261,12 +261,18 @@ def test_another_may_write_the_run_while_this_one_waits_for_the_lock(
     options = options_of(place, f"out={tmp_path}/runs")
     late, same, elsewhere = (
         found(altered(options, *more))[0]
-        for more in (["optim.lr=0.5"], [], [f"data.path={place}/c/own"])
+        for more in (
+            ["optim.lr=0.5", "seed=3", "compute.workers=5"],
+            [],
+            [f"data.path={place}/c/own"],
+        )
     )
     made = Copy(tmp_path / "runs" / "joint", options)
     shutil.copytree(place / "runs" / "joint", made.folder)
     before = made.contents()
-    assert "optim.lr (0.001 there, 0.5 here)" in refused(train_job.train, late)
+    line = refused(train_job.train, late)
+    assert "seed (0 there, 3 here)" in line and "optim.lr (0.001 there, 0.5 here)" in line
+    assert line.startswith(f"name=joint: {made.folder} ") and line.count(" here)") == 2
     assert train_job.train(same).content() == made.read("result.json")
     assert "have different images" in refused(train_job.train, elsewhere)
     assert made.contents() == before

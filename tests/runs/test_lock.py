@@ -115,16 +115,12 @@ def test_a_file_system_without_locks_is_said(
     assert line.startswith(f"out={run.folder.parent}: {run.folder}/lock: {os.strerror(number)}")
 
 
+# os.getpid(): of an ended one of the same number
+NOBODY = [*({"host": HERE, "pid": pid} for pid in (os.getpid(), 2**40, 0, "x")), []]
 LINES: list[tuple[str, str | None]] = [
     (json.dumps({"host": "elsewhere", "pid": 41}), "process 41 on elsewhere"),
     (json.dumps({"host": HERE, "pid": os.getppid()}), f"process {os.getppid()} on {HERE}"),
-    (json.dumps({"host": HERE, "pid": os.getpid()}), None),  # of an ended one of the same number
-    (json.dumps({"host": HERE, "pid": 2**40}), None),
-    (json.dumps({"host": HERE, "pid": 0}), None),
-    (json.dumps({"host": HERE, "pid": "x"}), None),
-    ("[]", None),
-    ("garbage", None),
-    ("[" * 9999, None),
+    *((line, None) for line in (*map(json.dumps, NOBODY), "garbage", "[" * 9999)),
 ]
 
 

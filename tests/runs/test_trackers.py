@@ -16,8 +16,8 @@ from accelerate import tracking
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ssl_vit
+from helpers.hub_runs import refused
 from helpers.options import TINY, altered
-from ssl_vit.errors import UserError
 from ssl_vit.runs import trackers
 from ssl_vit.runs.folder import Run
 
@@ -112,18 +112,16 @@ def test_a_tracker_gets_rows_and_recipe_and_continues(fake: type[Fake], tmp_path
     assert again.config == {}  # stored already
 
 
+NO_ANSWER = "TimeoutError('no answer for 120 s')"
+
+
 @pytest.mark.parametrize(
     ("fails", "says"),
     [
-        ("start", "RuntimeError('no start')"),
-        ("log", "RuntimeError('no log')"),
-        ("finish", "RuntimeError('no finish')"),
-        ("hang in start", "TimeoutError('no answer for 120 s')"),
-        ("hang in log", "TimeoutError('no answer for 120 s')"),
-        (
-            "hang in finish",
-            "TimeoutError('the tracker was still busy 1 s after the end of the run')",
-        ),
+        *((method, f"RuntimeError('no {method}')") for method in ("start", "log", "finish")),
+        ("hang in start", NO_ANSWER),
+        ("hang in log", NO_ANSWER),
+        ("hang in finish", "TimeoutError('the tracker was still busy"),
     ],
 )
 def test_a_tracker_that_fails_is_left_out_with_one_warning(
@@ -151,7 +149,8 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
     found.finish(4, {"top1": 0.5})
     found.end()
     fake.hold.set()
-    assert warnings == [f"log.trackers=[wandb] failed and is no longer used: {says}"]
+    (warning,) = warnings
+    assert warning.startswith("log.trackers=[wandb] failed") and says in warning
     assert [(one.step, one.value) for one in board_of(run).Scalars("train/loss")] == [
         (step, float(step)) for step in range(1, 5)
     ]
@@ -268,8 +267,8 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_training(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "trackio" else known(name)
     )
-    with pytest.raises(UserError, match=r"log.trackers=trackio: .*pip install trackio"):
-        trained(tmp_path, "log.trackers=[tensorboard,trackio]")
+    line = refused(trained, tmp_path, "log.trackers=[tensorboard,trackio]")
+    assert line.startswith("log.trackers=trackio: ") and "pip install trackio" in line
     assert not (tmp_path / "runs").exists()
 
 
