@@ -28,3 +28,11 @@ def resolve_encoder(place: str, values: Mapping[str, Any]) -> Recipe:
 def parse_request(words: Iterable[str], *more: Any, **options: Any) -> request.StudyRequest:
     """Return the study that words such as recipe=study/gap ask for."""
     return request.parse_request(Arguments([*words]), *more, **options)
+
+
+def parse_python(options: Any = (), /, **keywords: Any) -> request.StudyRequest:
+    """Return the study that Python code asks for, as in ssl_vit.study(recipe="mpp", sweep={...}).
+
+    No images are looked for.
+    """
+    return request.parse_request(given.python_arguments(options, keywords), look=False)

@@ -88,14 +88,6 @@ def test_only_seeds_of_both_sides_are_pairs_and_one_tells_no_interval():
     assert compare(table({"mae": MAE, "scratch": {7: 0.5}}), "arm", ASKED) is None
 
 
-def test_a_comparison_is_at_its_place():
-    values = {("a", "1%"): seeds(0.4, 0.5), ("b", "1%"): seeds(0.1, 0.1)}
-    values |= {(name, "10%"): seeds(0.6, 0.6) for name in "ab"}
-    rows = table(values, ("arm", "share"))
-    asked = [Comparison("a", "b", (("share", at),)) for at in ("1%", "10%")]
-    assert [compare(rows, "arm", one).mean for one in asked] == pytest.approx([0.35, 0])
-
-
 def test_seeds_that_go_on_from_one_pre_training_count_once():
     """Seeds 0 and 1 of mae go on from one run: their mean, 0.03, is one value. Where all do, nothing
     is claimed."""
@@ -147,17 +139,6 @@ def test_the_wider_interval_decides():
     fewer = measure_difference(ASKED, both, 2, 100, correct)
     assert fewer.over_images and not fewer.claimed and fewer.n == 3
     assert fewer.interval.low <= 17.5 - 25.45 * 2.5 and fewer.interval.high >= 17.5 + 25.45 * 2.5
-
-
-def test_what_is_compared_is_pairs_else_the_baseline_else_all():
-    arms, places = ("a", "b", "c"), [(("share", "1%"),), (("share", "10%"),)]
-    texts = [str(one) for one in list_comparisons(arms, places, [("c", "a")], "b")]
-    assert texts == ["c minus a at 1%", "c minus a at 10%"]
-    assert [str(one) for one in list_comparisons(arms, [], baseline="b")] == [
-        "a minus b",
-        "c minus b",
-    ]
-    assert len(list_comparisons(arms, places)) == 6
 
 
 def test_compute_is_told_of_what_is_compared():

@@ -181,6 +181,7 @@ def test_a_failed_task_leaves_out_only_what_needs_it(bench):
     scratch = {name for name in bench.job.tasks if "scratch" in name}
     assert bench.finished() == scratch | {"pretrain-mpp-1", "probe-mpp-1"}
     assert re.fullmatch(r"it cannot be \(.*logs/pretrain-mpp-0\.txt\)", failed["pretrain-mpp-0"])
+    assert bench.starts().count("pretrain-mpp-0") == 1  # only what was killed starts once more
     assert failed["probe-mpp-0"] == "needs pretrain-mpp-0"
     assert failed["final-mpp-1"] == "needs sweep-mpp-0-lr=0.01"
     bench.behave()

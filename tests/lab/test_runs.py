@@ -1,7 +1,6 @@
 """The runs tool: what it lists, what it ranks against one another, and what it removes."""
 
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,15 +9,13 @@ import pytest
 
 import ssl_vit
 from helpers import arm_studies
+from helpers.made_studies import alter
 from helpers.measurements import altered_records, by_name
 from helpers.options import TINY, altered
-from ssl_vit.errors import UserError
-from ssl_vit.lab import report_pages as report_tool
-from ssl_vit.lab.options import RunsOptions
+from helpers.refusals import refusal
 from ssl_vit.lab.runs import listed
 from ssl_vit.lab.runs import tool as runs_tool
 from ssl_vit.pages import run_record
-from ssl_vit.recipe.names import RESERVED_NAMES
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=1", "log.every=1")
 
@@ -53,10 +50,6 @@ def content(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
-def alter(path: Path, **values: object) -> None:
-    path.write_text(json.dumps(content(path) | values))
-
-
 def replace(run: Path, old: str, new: str) -> None:
     """The run with other words in its recipe."""
     text = (run / "recipe.yaml").read_text()
@@ -80,12 +73,13 @@ def record(capsys: pytest.CaptureFixture, *options: str) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def ranked(folder: Path, metric: str) -> list[listed.RankedGroup]:
-    return runs_tool.table(RunsOptions(folder=folder, best=metric)).groups
-
-
-def names(groups: list[listed.RankedGroup]) -> list[list[str]]:
+def ranked(folder: Path, metric: str) -> list[list[str]]:
+    groups = ssl_vit.list_runs(folder, best=metric).groups
     return [[run.name for run in group.runs] for group in groups]
+
+
+def printed(folder: Path, *words: str) -> str:
+    return str(ssl_vit.list_runs([str(folder), *words]))
 
 
 def test_runs_are_listed_with_state_metrics_and_disk(
@@ -119,8 +113,8 @@ def test_runs_are_listed_with_state_metrics_and_disk(
 def test_runs_are_ranked_by_a_metric_the_best_first(runs: Path) -> None:
     """A loss from the lowest, an accuracy from the highest."""
     measured(runs / SECOND, loss={"value": -1.0}, accuracy_masked={"value": -1.0})
-    assert names(ranked(runs, "loss")) == [[SECOND, "first"]]
-    assert names(ranked(runs, "accuracy_masked")) == [["first", SECOND]]
+    assert ranked(runs, "loss") == [[SECOND, "first"]]
+    assert ranked(runs, "accuracy_masked") == [["first", SECOND]]
 
 
 def test_runs_are_sorted_by_texts_and_those_without_a_value_come_last(
@@ -137,39 +131,31 @@ def test_runs_are_sorted_by_texts_and_those_without_a_value_come_last(
         ("-total_exaflop", "first"),
     ):
         assert record(capsys, str(runs), f"sort={sort}")["runs"][0]["name"] == first, sort
-    runs_tool.main([str(runs)])
-    *_, last = (line for line in capsys.readouterr().out.splitlines() if "second" in line)
-    assert last.split()[1] == "ijepa" and f" {listed.NONE} " in last
+    *_, last = (line for line in printed(runs).splitlines() if "second" in line)
+    assert last.split()[1] == "ijepa" and " - " in last
 
 
 def test_a_run_of_which_nothing_tells_a_time_has_none() -> None:
     found = listed.ListedRun("gone", run_record.read_run(Path("gone")))
-    assert found.ended is None
-    assert listed.COLUMNS["ended"].text(found) == listed.NONE
+    assert found.ended is None and listed.COLUMNS["ended"].text(found) == "-"
 
 
-def test_only_runs_of_one_question_are_ranked_together(
-    runs: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_only_runs_of_one_question_are_ranked_together(runs: Path) -> None:
     replace(copied(runs, "seed"), "seed: 0", "seed: 1")
     replace(copied(runs, "rate"), "rate: 0.5", "rate: 0.25")
     replace(copied(runs, "data"), "name: shapes", "name: others")
     (runs / SECOND / "result.json").unlink()
-    first, *others = names(ranked(runs, "loss"))
+    first, *others = ranked(runs, "loss")
     assert sorted(first) == ["first", "seed"] and sorted(others) == [["data"], ["rate"]]
-    runs_tool.main([str(runs), "best=loss"])
-    text = capsys.readouterr().out
-    assert f"left out    {SECOND}: stopped" in text and listed.CAUTION in text
+    text = printed(runs, "best=loss")
+    assert f"left out    {SECOND}: stopped" in text and "may be chance" in text
     assert "\nsplit=validation, objective=mpp, data=shapes, data.size=" in text
 
 
-def test_a_loss_that_collapsed_features_have_ranks_nothing(
-    one: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_loss_that_collapsed_features_have_ranks_nothing(one: Path) -> None:
     replace(one / "first", "objective: mpp", "objective: ijepa")
     assert ranked(one, "loss") == [] and len(ranked(one, "accuracy_masked")) == 1
-    runs_tool.main([str(one), "best=loss"])
-    assert "left out    first: " in capsys.readouterr().out
+    assert "left out    first: " in printed(one, "best=loss")
 
 
 @pytest.mark.parametrize(
@@ -186,22 +172,19 @@ def test_runs_measured_on_other_images_are_ranked_apart(change: dict, fact: str,
     known = {key: value for key, value in (content(path) | change).items() if value is not None}
     path.write_text(json.dumps(known))
     alter(one / "other" / "result.json", measured_on=known["measured_on"])
-    own, other = (group.facts for group in ranked(one, "loss"))
+    own, other = (group.facts for group in ssl_vit.list_runs(one, best="loss").groups)
     assert [name for name in own if own[name] != other[name]] == [fact]
 
 
-def test_runs_of_other_splits_or_unknown_images_are_ranked_apart(
-    one: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_runs_of_other_splits_or_unknown_images_are_ranked_apart(one: Path) -> None:
     known = content(one / "first" / "environment.json")
     known = {key: value for key, value in known.items() if key != "held_out"}
     known["data"] = {"train": "0", "test": "1"}
     for name in ("tested", "a", "b"):
         (copied(one, name) / "environment.json").write_text(json.dumps(known))
     measured(one / "tested", all={"split": "test"})
-    assert sorted(names(ranked(one, "loss"))) == [["a"], ["b"], ["first"], ["tested"]]
-    runs_tool.main([str(one), "best=loss"])
-    assert "images=unknown images of a" in capsys.readouterr().out
+    assert sorted(ranked(one, "loss")) == [["a"], ["b"], ["first"], ["tested"]]
+    assert "images=unknown images of a" in printed(one, "best=loss")
 
 
 def test_runs_are_listed_the_newest_first(runs: Path, capsys: pytest.CaptureFixture) -> None:
@@ -217,7 +200,7 @@ def test_in_python_the_runs_are_a_frame_and_in_a_notebook_a_table(runs: Path) ->
     loss = by_name(content(runs / "first" / "result.json"))["loss"]["value"]
     assert found.frame["loss"][0] == loss and found.frame["state"][0] == "finished"
     assert found._repr_html_().count("<tr") == 3 and "<td>first</td>" in found._repr_html_()
-    assert names(ssl_vit.list_runs(runs, best="loss").groups) == [["first", SECOND]]
+    assert ranked(runs, "loss") == [["first", SECOND]]
     replace(copied(runs, "third"), "seed: 0", "seed: 1")
     assert [*ssl_vit.list_runs(runs, sort="name").frame["seed"]] == [0, 0, 1]
 
@@ -233,40 +216,50 @@ WRONG = {
 
 @pytest.mark.parametrize(("option", "says"), WRONG.items(), ids=WRONG)
 def test_a_wrong_option_is_answered_in_one_line(option: str, says: str, finished: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        runs_tool.main([str(finished), option])
-    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert says in refusal(ssl_vit.list_runs, [str(finished), option])
 
 
 def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UserError, match=f"^{re.escape(str(folder))}: "):
-            runs_tool.main([str(folder)])
+        assert refusal(ssl_vit.list_runs, folder).startswith(f"{folder}: ")
 
 
-@pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "sweep/report.html"])
+# files and folders that tools write beside runs or in them
+RESERVED = {
+    *["report.html", "report.md", "results.csv", "tables.tex", "differences.csv", "figures"],
+    *[
+        "study.json",
+        "worth.json",
+        "hours.json",
+        "logs",
+        "slurm",
+        "shared",
+        "lock",
+        "export",
+        "checkpoints",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", [*sorted(RESERVED), "sweep/report.html"])
 def test_a_run_is_not_called_as_what_tools_write_beside_runs(name: str, tmp_path: Path) -> None:
     """A run called report.html would keep the page of its study from being written."""
-    with pytest.raises(UserError, match=f"name={name}: expected a folder's name") as caught:
-        ssl_vit.pretrain([*OPTIONS, f"out={tmp_path}", f"name={name}"])
-    assert "\n" not in str(caught.value) and not any(tmp_path.iterdir())
+    said = refusal(ssl_vit.pretrain, [*OPTIONS, f"out={tmp_path}", f"name={name}"])
+    assert f"name={name}: expected a folder's name" in said and not any(tmp_path.iterdir())
 
 
 def test_what_is_written_beside_runs_is_no_name_of_one(tmp_path: Path) -> None:
     study = arm_studies.study(tmp_path / "gap")
     runs = {path.name for path in study.iterdir() if path.name != "study.json"}
-    report_tool.main([str(study)])
+    ssl_vit.report(study)
     written = {path.name for path in study.iterdir()} - runs
-    assert written >= {"report.html", "report.md", "figures"} and written <= RESERVED_NAMES
-    assert {path.name for path in tmp_path.iterdir()} - {"gap"} <= RESERVED_NAMES
+    assert written >= {"report.html", "report.md", "figures"} and written <= RESERVED
+    assert {path.name for path in tmp_path.iterdir()} - {"gap"} <= RESERVED
 
 
-def test_every_list_says_whose_weights_had_learned_labels_of_test_images(
-    runs: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_every_list_says_whose_weights_had_learned_labels_of_test_images(runs: Path) -> None:
     measured(runs / "first", all={"split": "test"})
     seen = {"run": "other", "of": {"test": 9}, "images": {"test": 8}, "labels": {"test": 7}}
     alter(runs / "first" / "result.json", seen=[seen])
-    for words in ([str(runs)], [str(runs), "best=loss"]):
-        runs_tool.main(words)
-        assert capsys.readouterr().out.count("do not compare") == 1
+    for words in ([], ["best=loss"]):
+        assert printed(runs, *words).count("do not compare") == 1

@@ -5,8 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import ssl_vit
 from helpers.made_studies import FROZEN, Measured, alter, changed, counted, study, with_metric
-from ssl_vit.lab import report, results, tables, verdict
+from ssl_vit.lab import report, tables
 from ssl_vit.lab.study.tasks import Task
 
 
@@ -21,11 +22,11 @@ def test_names_are_no_numbers_whatever_type_texts_have(kind: str) -> None:
 def test_differences_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
     """A file of differences beside a report that compares nothing."""
     folder = study(tmp_path / "s", FROZEN, counted(metric="knn"))
-    report.write(folder)
+    ssl_vit.report(folder)
     assert (folder / "differences.csv").exists()
     for path in folder.glob("probe-mae-*/environment.json"):
         alter(path, data={"train": "t", "validation": "v", "test": "others"})
-    report.write(folder)
+    ssl_vit.report(folder)
     assert not (folder / "differences.csv").exists() and (folder / "results.csv").exists()
 
 
@@ -37,10 +38,17 @@ def measured(task):  # type: ignore[no-untyped-def]
 
 
 def test_n_is_of_the_metric_that_the_fewest_seeds_have(tmp_path: Path) -> None:
-    """A mean of fewer seeds that stands under the n of another metric."""
-    found = results.load(study(tmp_path / "s", FROZEN, measured))
-    frame = tables.tables(found, verdict.decide_claims(found))["measured by probe"].frame
-    assert frame.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}
+    """A mean of fewer seeds that stands under the n of another metric. And differences by other
+    measures have tables of their own, but for what no run has measured."""
+    content = changed(FROZEN, report__measures=["knn", "linear", "few_shot_1", "few_shot_5"])
+    plain, every = (
+        ssl_vit.report(study(tmp_path / name, one, measured)).tables
+        for name, one in (("s", FROZEN), ("t", content))
+    )
+    found = plain["measured by probe"].frame
+    assert found.set_index("arm")["n"].to_dict() == {"mpp": 3, "mae": 2}
+    others = [f"differences by {one}" for one in ("linear probe", "5-shot (validation)")]
+    assert [name for name in every if "differences" in name] == ["differences", *others]
 
 
 def test_columns_whose_rows_are_of_different_images_are_named(tmp_path: Path) -> None:
@@ -48,19 +56,15 @@ def test_columns_whose_rows_are_of_different_images_are_named(tmp_path: Path) ->
     told why their pixels differed. Other places have images of their own."""
 
     def of_sizes(task: Task) -> Measured:
-        return (
-            {"probe_knn": (0.5, "validation")}
-            if task.tool == "pretrain"
-            else {"knn": (0.5, "test")}
-        )
+        name, split = ("probe_knn", "validation") if task.tool == "pretrain" else ("knn", "test")
+        return {name: (0.5, split)}
 
     sizes = {size: {"pretrain": {"data.share": share}} for size, share in (("s", 0.5), ("l", 1))}
     runs = {name: one | {"over": ["arm", "size"]} for name, one in FROZEN["runs"].items()}
     folder = study(tmp_path / "s", changed(FROZEN, axes__size=sizes, runs=runs), of_sizes)
 
     def caption() -> str:
-        found = results.load(folder)
-        return tables.tables(found, verdict.decide_claims(found))["measured by pretrain"].caption
+        return ssl_vit.report(folder).tables["measured by pretrain"].caption
 
     for path in folder.glob("pretrain-*-l-*"):  # another place
         alter(path / "environment.json", data={"train": "t", "validation": "others"})
@@ -69,22 +73,3 @@ def test_columns_whose_rows_are_of_different_images_are_named(tmp_path: Path) ->
     for path in folder.glob("pretrain-mae-s-*"):
         with_metric(path, "probe_knn", n=300)
     assert "mpp 400, mae 300" in caption()
-
-
-def test_differences_by_other_measures_have_tables_of_their_own(tmp_path: Path) -> None:
-    """What no run has measured is left out."""
-    content = changed(FROZEN, report__measures=["knn", "linear", "few_shot_1", "few_shot_5"])
-    found = results.load(study(tmp_path / "s", content, measured))
-    every = tables.tables(found, verdict.decide_claims(found)).items()
-    names = [name for name, _ in every if "differences" in name]
-    others = [f"differences by {one}" for one in ("linear probe", "5-shot (validation)")]
-    assert names == ["differences", *others]
-
-
-def test_losses_have_the_digits_that_tell_them_apart() -> None:
-    """0.87 beside its baseline's 0.87, where one was below the other."""
-    frame = pd.DataFrame({"loss": [0.8702], "loss sd": [0.0035], "k-NN, %": [19.666]})
-    shown = tables.ReportTable(frame, "", losses=frozenset({"loss", "loss sd"}))
-    assert tables.as_text(shown).to_dict("records") == [
-        {"loss": "0.8702 ± 0.0035", "k-NN, %": "19.67"}
-    ]

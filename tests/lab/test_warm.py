@@ -185,14 +185,6 @@ def test_tasks_die_with_the_studys_process(bench, stopped):
     until(lambda: not any(map(is_alive, (bench.runs / first, bench.runs / second))), 30)
 
 
-def test_a_task_that_was_ended_by_a_signal_or_with_a_status_is_reported_as_a_process_is(bench):
-    first, second, *_ = bench.job.tasks
-    bench.behave({first: "end 137", second: "end 2"})
-    failed = bench.run(tasks=bench.only(first, second)).failed
-    assert failed[first].startswith("killed by signal 9. ") and "signal" not in failed[second]
-    assert bench.starts().count(first) == 2 and bench.starts().count(second) == 1
-
-
 def test_the_first_signal_lets_tasks_save_and_the_second_kills_even_a_stopped_warm_process(bench):
     first, *_ = bench.job.tasks
     bench.behave({first: "deaf"})
