@@ -91,6 +91,18 @@ def test_batches_with_different_metrics_are_added_by_name() -> None:
     assert found == {"loss": (2.0, 3), "accuracy": (0.75, 4)}
 
 
+def test_the_logged_loss_is_the_weighted_sum_of_the_parts_means() -> None:
+    """It was a mean over device batches, which depends on how labels are spread over them. A part
+    without a label adds nothing; without any part there is no loss."""
+    joint = joint_of(0.5, 2.0)
+    means = {"loss": (9.0, 40), "mpp/loss": (3.0, 80), "supervised/loss": (0.7, 5)}
+    assert joint.combine_means(means) == means | {"loss": (pytest.approx(2.9), 40)}
+    del means["supervised/loss"]
+    assert joint.combine_means(means) == means | {"loss": (1.5, 40)}
+    del means["mpp/loss"]
+    assert joint.combine_means(means) == {}
+
+
 @pytest.mark.parametrize(("weights", "alone"), [((1, 0), "mpp"), ((0, 1), "supervised")])
 def test_a_whole_run_with_one_weight_is_that_objectives_own(tiny, weights, alone) -> None:
     """From the initial weights on, dropout included: the same losses and the same encoder, bit for
