@@ -120,6 +120,13 @@ def test_timm_transformers_and_init_give_the_encoders_features(
         assert getattr(described.data, key) == getattr(data, key)
 
 
+def test_a_hash_tells_the_weights(tmp_path: Path) -> None:
+    hashes = [weights.fingerprint(net(seed=seed).backbone.state_dict()) for seed in (0, 1)]
+    exported(tmp_path / "export")
+    assert load(net(seed=1), tmp_path / "export") == hashes[0]
+    assert hashes[0] != hashes[1]
+
+
 def test_an_export_replaces_what_was_there_and_leaves_files_of_others(tmp_path: Path) -> None:
     """In it and beside it. A full disk keeps the one that was there; what an earlier, killed process
     left goes."""
