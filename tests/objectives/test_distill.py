@@ -33,6 +33,7 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
 from ssl_vit.objectives.distill.network import Distillation, resize
 from ssl_vit.recipe.schema import Data, Model, without_private
+from ssl_vit.runs.identity import recipe_hash
 from ssl_vit.training import optim
 
 STUDENT = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
@@ -228,7 +229,9 @@ def test_where_a_teacher_lies_is_no_part_of_a_run(words: list[str], tmp_path: Pa
     (tmp_path / "teacher").rename(tmp_path / "moved")
     moved = altered(words, f"distill.teacher={tmp_path}/moved")
     assert ssl_vit.pretrain(moved) == made
-    assert without_private(resolve(moved)).value("distill.teacher") == "moved"
+    recipe = resolve(moved)
+    assert recipe_hash(recipe) == result(made.folder)["recipe"]
+    assert without_private(recipe).value("distill.teacher") == "moved"
     name = resolve([word for word in moved if not word.startswith("name=")]).name
     assert "teacher=moved" in name and "network" not in name and str(tmp_path) not in name
 
