@@ -1,8 +1,11 @@
 """A small encoder, and pixels for it."""
 
+from pathlib import Path
+
 import torch
 
-from ssl_vit.models import encoder
+from ssl_vit.models import encoder, weights
+from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.schema import Data, Model
 
 MODEL = Model(name="tiny", patch=4, width=32, depth=2, heads=2, mlp=80)
@@ -25,3 +28,8 @@ def pixels(count: int = 3, size: int = 16) -> torch.Tensor:
         dtype=torch.uint8,
         generator=torch.Generator().manual_seed(1),
     )
+
+
+def load(made: encoder.Encoder, place: Path | str) -> str:
+    """Give an encoder the weights that `init=place` names; their hash."""
+    return weights.load_weights(made, InitSource(str(place)))

@@ -9,15 +9,13 @@ import torch
 from scipy.ndimage import zoom
 from torch.nn import functional as F
 
-from helpers.encoders import DATA, MODEL, net, pixels
+from helpers.encoders import DATA, MODEL, load, net, pixels
 from ssl_vit.inspection import embeddings
 from ssl_vit.models import encoder, weights
 from ssl_vit.models.architectures import init_registers
 from ssl_vit.models.encoder import Encoder
 from ssl_vit.models.position_weights import exported_state, resize_positions
-from ssl_vit.models.positions import Learned2d, Sincos2d
 from ssl_vit.objectives.supervised.network import Supervised
-from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.model import POSITIONS
 from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.training import optim
@@ -31,10 +29,10 @@ def made(kind: str, size: int = GRID * SIDE, seed: int = 0, **options) -> Encode
 
 def test_sines_and_cosines_are_those_of_maes_code() -> None:
     """util/pos_embed.py of He et al.: half for the column, half for the row, sines first."""
-    table_ND = Sincos2d("sincos_2d", (3, 5), 8).table()
-    omega = 1 / 10000 ** (np.arange(2) / 2)
-    for n in range(15):
-        angles = [n % 5 * omega, n // 5 * omega]
+    table_ND = made("sincos_2d").positions.table()
+    omega = 1 / 10000 ** (np.arange(8) / 8)
+    for n in range(GRID**2):
+        angles = [n % GRID * omega, n // GRID * omega]
         wanted = np.concatenate([f(angle) for angle in angles for f in (np.sin, np.cos)])
         np.testing.assert_allclose(table_ND[n].numpy(), wanted, atol=1e-6)
 
@@ -56,7 +54,7 @@ def test_initial_weights_fit_another_image_size(tmp_path: Path, kind: str) -> No
     """All others stay."""
     small, large = made(kind), made(kind, size=32, seed=1)
     weights.export(tmp_path / "export", small, {}, Model(**vars(MODEL) | {"positions": kind}), DATA, "avg")  # fmt: skip
-    weights.load_weights(large, InitSource(str(tmp_path / "export")))
+    load(large, tmp_path / "export")
     ours, theirs = exported_state(large), exported_state(small)
     changed = {name for name, value in theirs.items() if not torch.equal(ours[name], value)}
     assert large.grid == (8, 8) and changed == {"pos_embed"} & theirs.keys()
@@ -133,10 +131,11 @@ def test_tokens_positions_and_scales_do_not_decay(kind: str) -> None:
 
 def test_a_seed_gives_the_same_embeddings_with_every_torch() -> None:
     """torch 2.11 and 2.14 draw trunc_normal_ in different ways: 2.11 alone fails with it."""
+    learned_2d = type(made("learned_2d").positions)
     torch.manual_seed(0)
     wanted = [torch.normal(0.0, 0.02, shape) for shape in ((5, 16), (3, 16), (1, 4, 32))]
     torch.manual_seed(0)
-    table = Learned2d("learned_2d", grid=(3, 5), width=32)
+    table = learned_2d("learned_2d", grid=(3, 5), width=32)
     backbone = SimpleNamespace(reg_token=torch.empty(1, 4, 32))
     init_registers(backbone)
     found = [table.column_Ch, table.row_Rh, backbone.reg_token]

@@ -8,17 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.built import Objective, built
 from helpers.encoders import net
 from helpers.exports import of_timm
 from helpers.options import TINY, altered
 from helpers.resolving import resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
-from ssl_vit.models.encoder import build_encoder
-from ssl_vit.objectives import building
-from ssl_vit.objectives.base import Objective, Output, sums
+from ssl_vit.objectives.base import Output, sums
 from ssl_vit.objectives.targets.patch_targets import Target
-from ssl_vit.objectives.teacher import Teacher
 from ssl_vit.recipe import declaration
 
 
@@ -29,7 +27,7 @@ class WithText(Objective):
         super().__init__(net())
         self.text_encoder = nn.Linear(2, 2)
         self.decoder = nn.ModuleDict({"encoder": nn.Linear(2, 2)})
-        self.teacher = Teacher(net())
+        self.teacher = built("recipe=ijepa").teacher
         self.head = nn.Linear(2, 2)
 
     def forward(self, batch: Batch) -> Output:
@@ -72,8 +70,7 @@ def test_steps_of_any_length_do_not_know_how_much_is_done(asked: str, tmp_path: 
     if "views.local" in declaration.objectives()[name].shared:
         words.append("views.local_size=8")
     recipe = resolve(words)
-    encoder = build_encoder(recipe.model, recipe.data)
-    objective = building.build_objective(building.Settings.from_recipe(recipe), encoder, classes=10)
+    objective = built(*words)
 
     def scheduled(progress: float) -> list[object]:
         objective.start_step(progress)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from ssl_vit import rng
 from ssl_vit.models import encoder
@@ -150,14 +149,6 @@ def test_no_place_is_hit_more_often_than_another(grid, rate, shape):
     ).corrupted_BK
     often = np.bincount(corrupted_BK.flatten(), minlength=grid**2) / images
     assert np.abs(often / often.mean() - 1).max() < tolerance, often.reshape(grid, grid)
-
-
-@pytest.mark.parametrize("shares", [(0.8, 0.1, 0.1), (0.5, 0.2, 0.3)])
-def test_kinds_have_their_shares(shares):
-    drawn = corruption.sample(keys(4000), 64, 0.5, *shares[:2])
-    counts = np.bincount(drawn.kind_BK.flatten(), minlength=3)
-    assert counts.sum() == 128_000
-    assert stats.chisquare(counts, 128_000 * np.array(shares)).pvalue > 1e-3
 
 
 @SOURCES

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 
+from helpers.built import Objective, built
 from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
     assert_is_plain,
     shaken,
-    small,
 )
 from helpers.options import TINY, altered
 from helpers.runs import run
@@ -25,45 +25,32 @@ from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn,
 from helpers.view_batches import view_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
-from ssl_vit.objectives.dino import DinoOptions
-from ssl_vit.objectives.dino.network import SelfDistillation
-from ssl_vit.objectives.self_distillation import Teacher
-from ssl_vit.recipe.optimisation import Optim
+from ssl_vit.recipe.schema import Optim
 from ssl_vit.training import checkpoint, optim
 from ssl_vit.training.strategy import Strategy
 
-OPTIONS = DinoOptions(
-    prototypes=12,
-    hidden=24,
-    width=10,
-    teacher_temperature=[0.04, 0.07],
-    momentum=0.8,
-    freeze=0.25,
-    warmup=0.5,
-)
+PROTOTYPES = ("head.prototypes.weight", "head.prototypes.length_K")
 DINO = altered(
     TINY, "recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null"
 )
+SIZES = ("dino.prototypes=12", "dino.hidden=24", "dino.width=10", "dino.momentum=0.8")
+SCHEDULES = ("dino.teacher_temperature=[0.04,0.07]", "dino.freeze=0.25", "dino.warmup=0.5")
 
 
-def made(**own: object) -> SelfDistillation:
-    objective = shaken(SelfDistillation(small(), OPTIONS.model_copy(update=own)))
-    objective.assign.centre_K.copy_(torch.linspace(-0.2, 0.3, OPTIONS.prototypes))
+def made(*own: str) -> Objective:
+    objective = shaken(built(*DINO, *SIZES, *SCHEDULES, *own))
+    objective.assign.centre_K.copy_(torch.linspace(-0.2, 0.3, 12))
     objective.start_step(0.6)
     return objective
 
 
-def batch(count: int = 5, local: int = 3) -> Batch:
-    return view_batch(count, local)
-
-
-def own_logits(of: SelfDistillation | Teacher, pixels: Tensor) -> Tensor:
+def own_logits(of: nn.Module, pixels: Tensor) -> Tensor:
     """Of the class tokens, by the student's encoder and head or by the teacher's."""
     token = plain_tokens(of.encoder, pixels)[:, 0]
     return plain_logits(of.head.mlp, of.head.prototypes, token)
 
 
-def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) -> Tensor:
+def plain_loss(objective: Objective, given: Batch, temperature: float) -> Tensor:
     """Algorithm 1 and multi-crop of the paper: the mean over pairs of different views; and KoLeo of
     both views (DINOv2's ssl_meta_arch.py)."""
     views = [given.views[:, 0], given.views[:, 1]]
@@ -88,28 +75,28 @@ def plain_loss(objective: SelfDistillation, given: Batch, temperature: float) ->
 
 
 @pytest.mark.parametrize(
-    ("balance", "local", "lengths", "koleo"),
+    ("local", "own"),
     [
-        ("centre", 3, False, 0.0),
-        ("centre", 0, True, 0.0),
-        ("sinkhorn", 3, True, 0.0),
-        ("centre", 3, False, 0.3),
+        (3, ()),
+        (0, ("dino.lengths=true",)),
+        (3, ("dino.balance=sinkhorn", "dino.lengths=true")),
+        (3, ("dino.koleo=0.3",)),
     ],
 )
 def test_loss_and_gradients_are_those_of_a_plain_implementation(
-    balance: str, local: int, lengths: bool, koleo: float
+    local: int, own: tuple[str, ...]
 ) -> None:
-    objective = made(balance=balance, lengths=lengths, koleo=koleo)
-    given = batch(local=local)
+    objective, given = made(*own), view_batch(5, local)
     metrics = assert_is_plain(objective, given, lambda plain: plain_loss(plain, given, 0.07))
-    assert ("koleo_loss" in metrics) == bool(koleo)
+    assert ("koleo_loss" in metrics) == ("dino.koleo=0.3" in own)
 
 
 @pytest.mark.parametrize("balance", ["centre", "sinkhorn"])
 def test_held_out_images_are_measured_each_by_itself(balance: str) -> None:
     """So that it does not matter how many processes and passes share them; KoLeo and Sinkhorn's
     assignment are of a batch."""
-    objective, given = made(balance=balance, koleo=0.3).eval(), batch(count=6, local=0)
+    objective = made(f"dino.balance={balance}", "dino.koleo=0.3").eval()
+    given = view_batch(6, local=0)
     whole = objective(given).metrics
     parts = [
         objective(given.map(lambda x, rows=rows: x[rows])).metrics
@@ -124,21 +111,19 @@ def test_held_out_images_are_measured_each_by_itself(balance: str) -> None:
 def test_the_centre_is_a_running_mean_of_both_views_logits() -> None:
     """centre <- 0.9 centre + 0.1 mean, after the step; not in evaluation, not where the step is
     skipped, be it for a gradient alone."""
-    objective, given = made(), batch()
+    objective, given = made(), view_batch(5, local=3)
     plain = deepcopy(objective).double()
     logits = torch.cat([own_logits(plain.teacher, given.views[:, v]) for v in range(2)])
     wanted = 0.9 * plain.assign.centre_K + 0.1 * logits.mean(0)
     objective.eval()(given)
     assert torch.equal(objective.assign.centre_K.double(), plain.assign.centre_K)
-    strategy = object.__new__(Strategy)
-    strategy.objective = objective
     objective.train()(given)
-    strategy.update_momentum(0.5, torch.tensor(True))
+    objective.after_step(torch.tensor(True))
     assert torch.equal(objective.assign.centre_K.double(), plain.assign.centre_K)
-    strategy.update_momentum(0.5, torch.tensor(False))
+    objective.after_step(torch.tensor(False))
     moved = objective.assign.centre_K.clone()
     torch.testing.assert_close(moved.double(), wanted, rtol=1e-6, atol=1e-7)
-    objective.assign(torch.full((4, OPTIONS.prototypes), torch.nan))
+    objective.assign(torch.full((4, 12), torch.nan))
     objective.after_step(torch.tensor(True))
     assert torch.equal(objective.assign.centre_K, moved)
 
@@ -176,9 +161,9 @@ def test_weight_decay_follows_its_schedule_where_there_is_any() -> None:
 
 def test_frozen_prototypes_get_a_gradient_of_zeros() -> None:
     """And give the same loss; all others get theirs."""
-    objective, given = made(lengths=True), batch()
+    objective, given = made("dino.lengths=true"), view_batch(5, local=3)
     free = objective(given).loss
-    again = made(lengths=True)
+    again = made("dino.lengths=true")
     again.head.prototypes.frozen.fill_(True)
     frozen = again(given).loss
     frozen.backward()
@@ -187,22 +172,10 @@ def test_frozen_prototypes_get_a_gradient_of_zeros() -> None:
     assert zero == {"head.prototypes.weight", "head.prototypes.length_K"}
 
 
-def test_the_exported_head_is_the_teachers() -> None:
-    """Under the student's names, as the exported encoder is the teacher's."""
-    objective = made(lengths=True)
-    heads = objective.heads()
-    wanted = {f"head.{name}": one for name, one in objective.teacher.head.state_dict().items()}
-    found = {name: one for name, one in heads.items() if name.startswith("head.")}
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert not torch.equal(found["head.mlp.0.weight"], objective.head.mlp[0].weight)
-    assert heads.keys() - wanted.keys() == {"assign.centre_K", "assign.temperature"}
-
-
 def test_same_prototypes_by_hand() -> None:
     """The loss of a student that gives every prototype the same is log K; that is no baseline, as
     a collapsed one is below it."""
-    objective, given = made(), batch()
+    objective, given = made(), view_batch(5, local=3)
     assert objective.baselines(given) == {}
     objective.head.register_forward_hook(lambda _, __, out: 0 * out)
     assert objective(given).loss.item() == pytest.approx(math.log(12))
@@ -220,9 +193,6 @@ def test_same_prototypes_by_hand() -> None:
 def _fit(wanted: Tensor, out: Tensor) -> Tensor:
     """Those rows, then nothing for the local views."""
     return torch.cat([wanted, wanted.new_zeros(len(out) - len(wanted), wanted.shape[1])])
-
-
-PROTOTYPES = ("head.prototypes.weight", "head.prototypes.length_K")
 
 
 def test_freed_prototypes_are_updated_as_if_they_were_new(
@@ -296,9 +266,14 @@ def test_a_killed_run_goes_on_to_the_same_end(runs: list[Unbroken]) -> None:
     assert runs[0].state()["assign.centre_K"].abs().sum() > 0
 
 
-def test_the_teachers_encoder_is_exported(runs: list[Unbroken]) -> None:
-    state = runs[1].state()
-    for name, value in load_file(runs[1].folder / "export" / "model.safetensors").items():
+def test_the_teachers_encoder_and_head_are_exported(runs: list[Unbroken]) -> None:
+    state, export = runs[1].state(), runs[1].folder / "export"
+    for name, value in load_file(export / "model.safetensors").items():
         assert torch.equal(state[f"teacher.encoder.backbone.{name}"], value)
+    heads = load_file(export / "heads.safetensors")
+    owned = {name for name in heads if name.startswith("head.")}
+    assert owned and heads.keys() - owned == {"assign.centre_K", "assign.temperature"}
+    assert all(torch.equal(heads[name], state[f"teacher.{name}"]) for name in owned)
+    assert not torch.equal(state["teacher.head.mlp.0.weight"], state["head.mlp.0.weight"])
     block = "encoder.backbone.blocks.0.mlp.fc1.weight"
     assert not torch.equal(state[f"teacher.{block}"], state[block])

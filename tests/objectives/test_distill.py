@@ -22,6 +22,7 @@ from helpers.exactness import (
     assert_is_plain,
 )
 from helpers.exports import of_timm
+from helpers.hub_runs import refused
 from helpers.images import put
 from helpers.options import SHORT, TINY, TUNE, altered
 from helpers.resolving import resolve
@@ -30,11 +31,9 @@ from helpers.self_distillation import plain_tokens
 from helpers.view_batches import image_batch
 from ssl_vit.errors import UserError
 from ssl_vit.jobs import cli
-from ssl_vit.models import interop
 from ssl_vit.objectives.distill.network import Distillation, resize
-from ssl_vit.recipe.init_source import InitSource
 from ssl_vit.recipe.schema import Data, Model, without_private
-from ssl_vit.runs.identity import recipe_hash, upstream_cost
+from ssl_vit.runs.identity import recipe_hash
 from ssl_vit.training import optim
 
 STUDENT = Model(patch=4, width=32, depth=2, heads=4, mlp=64)
@@ -116,19 +115,6 @@ def test_the_baseline_is_the_mean_of_what_the_teacher_gives_training_images(case
     assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
-def test_the_teacher_stays_as_it_is_and_out_of_the_export() -> None:
-    objective = made(*CASES[0]).train()
-    assert not objective.teacher.encoder.training
-    assert not any(p.requires_grad for p in objective.teacher.parameters())
-    trained = {
-        id(p) for group in optim.parameter_groups(objective, 0.1, 1.0) for p in group["params"]
-    }
-    assert trained.isdisjoint(map(id, objective.teacher.parameters()))
-    assert objective.exported is objective.encoder
-    parts = {name.partition(".")[0] for name in objective.heads()}
-    assert parts == {"token_head", "patch_head", "mean_token_C", "mean_patch_C"}
-
-
 def test_a_deeper_teacher_leaves_learning_rates_of_layers_as_they_are() -> None:
     """Layers were counted from the teacher's last."""
     shallow, deep = (
@@ -190,10 +176,12 @@ def test_the_teacher_sees_images_by_its_own_normalisation(whole: Unbroken, teach
     }
     for name, value in load_file(teacher / "model.safetensors").items():
         assert torch.equal(state[name], value), name
+    heads = load_file(whole.folder / "export" / "heads.safetensors")
+    parts = {name.partition(".")[0] for name in heads}
+    assert parts == {"token_head", "patch_head", "mean_token_C", "mean_patch_C"}
     written = resolve([f"recipe={whole.folder}/recipe.yaml"])
-    assert (
-        written.value("distill.network")["data.mean"] == [0.4] * 3 and written.data.mean[0] == 0.5
-    )
+    assert written.value("distill.network")["data.mean"] == [0.4] * 3
+    assert written.data.mean[0] == 0.5
 
 
 @pytest.mark.parametrize("kind", ["timm", "transformers"])
@@ -203,7 +191,7 @@ def test_a_run_goes_on_exactly_without_its_teacher(
     """Whose layer norms may have an eps of their own."""
     if kind == "transformers":
         place = run(altered(TINY, *SHORT, f"out={tmp_path}", "name=mpp")).folder
-        interop.to_transformers(place / "export", tmp_path / "vit")
+        ssl_vit.export(init=place, format="transformers", out=tmp_path / "vit")
         path = tmp_path / "vit" / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"layer_norm_eps": 0.1}))
         words = altered(words, f"distill.teacher={tmp_path}/vit")
@@ -212,10 +200,8 @@ def test_a_run_goes_on_exactly_without_its_teacher(
     for place in ("teacher", "vit"):
         shutil.rmtree(tmp_path / place, ignore_errors=True)
     assert_same_end(whole, run([f"recipe={folder}/recipe.yaml"]).folder)
-    assert (result(whole)["measurements"], result(whole)["total_exaflop"]) == (
-        result(folder)["measurements"],
-        result(folder)["total_exaflop"],
-    )
+    for key in ("measurements", "total_exaflop"):
+        assert result(whole)[key] == result(folder)[key]
 
 
 @pytest.mark.parametrize("state", ["finished", "stopped", "begun"])
@@ -277,13 +263,14 @@ def test_a_run_has_cost_what_its_teacher_has_cost(tmp_path: Path) -> None:
     first = run(altered(common, "name=first")).folder
     second = run(altered(common, "name=second", f"init={first}")).folder
     own = altered(common, "recipe=distill", f"distill.teacher={second}")
-    for name, init, before in (("a", "scratch", [second]), ("b", first, [first, second])):
+    for name, init, before in (
+        *(("a", "scratch", [second]), ("b", first, [first, second])),
+        ("c", second, [second]),
+    ):
         found = result(run(altered(own, f"name={name}", f"init={init}")).folder)
         for key in ("exaflop", "device_hours"):
             total = found[key] + sum(result(one)[f"total_{key}"] for one in before)
             assert found[f"total_{key}"] == pytest.approx(total)
-    same = resolve(altered(own, f"init={second}"))
-    assert upstream_cost(same) == InitSource(str(second)).upstream_cost()
 
 
 @pytest.fixture(scope="module")
@@ -323,9 +310,8 @@ def test_what_cannot_be_is_one_line(
     for name, place in places.items():
         own, error = (text.replace(name, str(place)) for text in (own, error))
     kept = [word for word in DISTIL if "model" not in own or not word.startswith("model.")]
-    with pytest.raises(UserError) as raised:
-        ssl_vit.pretrain(altered(kept, *own.split(), f"out={tmp_path}"))
-    assert error in str(raised.value) and "\n" not in str(raised.value)
+    line = refused(ssl_vit.pretrain, altered(kept, *own.split(), f"out={tmp_path}"))
+    assert error in line
 
 
 def test_a_recipe_file_of_another_teacher_is_refused(whole: Unbroken, tmp_path: Path) -> None:

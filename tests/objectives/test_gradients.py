@@ -2,17 +2,25 @@
 by hand; their loss, baselines and picture."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from helpers.built import built
 from helpers.options import TINY, altered
 from helpers.resolving import resolve
 from ssl_vit.errors import UserError
-from ssl_vit.objectives.building import Settings
-from ssl_vit.objectives.targets.gradients import GradientHistograms
+from ssl_vit.objectives.targets.patch_targets import Target
+
+
+def hog(patch: int, channels: int = 3) -> Target:
+    words = (
+        f"data.channels={channels}",
+        f"data.mean={[0.5] * channels}",
+        f"data.std={[0.5] * channels}",
+    )
+    return built("target=hog", f"model.patch={patch}", "data.size=32", *words).target
 
 
 def slow_histogram(channel_HW: np.ndarray, top: int, left: int) -> np.ndarray:
@@ -50,7 +58,7 @@ def images(channels: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize(("patch", "channels"), [(8, 3), (16, 3), (16, 1), (8, 5)])
 def test_truths_are_the_slow_ones(patch: int, channels: int) -> None:
-    target, given = GradientHistograms(patch, channels), images(channels)
+    target, given = hog(patch, channels), images(channels)
     found = target.ground_truth(torch.from_numpy(given))
     assert found.dtype == torch.float32 and found.shape[-1] == target.num_outputs
     wanted = np.stack([slow_truth(one, patch) for one in given])
@@ -67,7 +75,7 @@ def test_edges_by_hand(dtype: torch.dtype) -> None:
     step[:, 4:] = 200
     image = np.stack([step, 200 - step])[:, None]
     across, down = image, image[..., :16].transpose(0, 1, 3, 2)
-    target = GradientHistograms(8, 1)
+    target = hog(8, 1)
     with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
         for edges, wanted in ((across, 4), (down, 0)):
             found = target.ground_truth(torch.from_numpy(edges.copy()))
@@ -78,7 +86,7 @@ def test_edges_by_hand(dtype: torch.dtype) -> None:
 
 def test_loss_and_baselines_are_the_slow_ones() -> None:
     """Of the mean of training images, batch by batch, and of the visible neighbours' mean."""
-    given, target = images(), GradientHistograms(16, 3)
+    given, target = images(), hog(16)
     truth_BNA = np.stack([slow_truth(one, 16) for one in given])
     target.fit_baselines([torch.from_numpy(given[:2]), torch.from_numpy(given[2:])])
     hidden = torch.tensor([[True, True, False, False, True, False]] * 3)
@@ -94,7 +102,7 @@ def test_loss_and_baselines_are_the_slow_ones() -> None:
 
 
 def test_the_picture_has_strokes_along_the_edges() -> None:
-    target = GradientHistograms(16, 3)
+    target = hog(16)
     truth = torch.zeros(1, 1, 3, 9, 2, 2)
     truth[0, 0, 1, 4, 0, 1] = 1  # of green, an upright edge in the upper right cell
     drawn = target.render(truth.flatten(2))[0, 0]
@@ -107,6 +115,4 @@ def test_the_picture_has_strokes_along_the_edges() -> None:
 def test_patches_are_whole_cells() -> None:
     with pytest.raises(UserError, match=r"^target=hog: .* multiple of 8 "):
         resolve(altered(TINY, "target=hog", "name=x"))
-    recipe = resolve(altered(TINY, "target=hog", "model.patch=8", "name=x"))
-    built = Settings.from_recipe(recipe).build_target(SimpleNamespace(patch_size=8))
-    assert built.num_outputs == 27
+    assert hog(8).num_outputs == 27

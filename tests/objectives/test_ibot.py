@@ -6,43 +6,43 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
-from torch import Tensor
+from torch import Tensor, nn
 
+from helpers.built import Objective, built
 from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
     assert_is_plain,
     shaken,
-    small,
 )
 from helpers.options import TINY, altered
 from helpers.self_distillation import plain_koleo, plain_logits, plain_sinkhorn, plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import rng
 from ssl_vit.data.batching import Batch
-from ssl_vit.objectives.ibot import IbotOptions
-from ssl_vit.objectives.ibot.network import MaskedSelfDistillation
-from ssl_vit.objectives.self_distillation import Teacher
 
-OPTIONS = IbotOptions(prototypes=12, hidden=24, width=10, weight=0.7, warmup=0.5)
 IBOT = altered(
     TINY, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
 )
 
 
-def made(**own: object) -> MaskedSelfDistillation:
-    objective = shaken(MaskedSelfDistillation(small(), OPTIONS.model_copy(update=own)))
+SIZES = ("ibot.prototypes=12", "ibot.hidden=24", "ibot.width=10", "ibot.weight=0.7")
+APART, OWN_HEAD, SINKHORN = "ibot.shared=false", "ibot.own_head=true", "ibot.balance=sinkhorn"
+
+
+def made(*own: str) -> Objective:
+    objective = shaken(built(*IBOT, *SIZES, "ibot.warmup=0.5", *own))
     objective.assign.centre_K.copy_(torch.linspace(-0.2, 0.3, 12))
     objective.assign_patches.centre_K.copy_(torch.linspace(0.4, -0.1, 12))
     objective.start_step(0.6)
     return objective
 
 
-def of_views(of: MaskedSelfDistillation | Teacher, tokens: Tensor) -> Tensor:
+def of_views(of: nn.Module, tokens: Tensor) -> Tensor:
     return plain_logits(of.head.mlp, of.head.prototypes, tokens[:, 0])
 
 
-def of_patches(of: MaskedSelfDistillation | Teacher, tokens: Tensor) -> Tensor:
+def of_patches(of: nn.Module, tokens: Tensor) -> Tensor:
     head = of.head
     mlp = head.mlp if head.mlp_of_patches is None else head.mlp_of_patches
     prototypes = head.prototypes if head.of_patches is None else head.of_patches
@@ -50,7 +50,7 @@ def of_patches(of: MaskedSelfDistillation | Teacher, tokens: Tensor) -> Tensor:
 
 
 def plain_loss(
-    objective: MaskedSelfDistillation, given: Batch, masks: list[Tensor], temperature: float
+    objective: Objective, given: Batch, masks: list[Tensor], temperature: float
 ) -> Tensor:
     """The authors' `iBOTLoss`, with `temperature` of the teacher's patches; of views it is 0.04."""
     views = [given.views[:, 0], given.views[:, 1]]
@@ -91,31 +91,20 @@ def plain_loss(
 @pytest.mark.parametrize(
     ("own", "local", "progress", "temperature"),
     [
-        ({}, 0, 0.6, 0.07),
-        ({}, 3, 0.25, 0.055),  # half of the warm-up
-        ({"shared": False, "balance": "sinkhorn"}, 3, 0.6, 0.07),
-        ({"shared": False, "own_head": True}, 3, 0.6, 0.07),
-        ({"koleo": 0.2}, 0, 0.6, 0.07),
+        ([], 0, 0.6, 0.07),
+        ([], 3, 0.25, 0.055),  # half of the warm-up
+        ([APART, SINKHORN], 3, 0.6, 0.07),
+        ([APART, OWN_HEAD], 3, 0.6, 0.07),
+        (["ibot.koleo=0.2"], 0, 0.6, 0.07),
         # DINOv2's parts
-        (
-            {
-                "shared": False,
-                "own_head": True,
-                "balance": "sinkhorn",
-                "koleo": 0.1,
-                "koleo_group": 3,
-            },
-            3,
-            0.6,
-            0.07,
-        ),
+        ([APART, OWN_HEAD, SINKHORN, "ibot.koleo=0.1", "ibot.koleo_group=3"], 3, 0.6, 0.07),
     ],
 )
 def test_loss_and_gradients_are_those_of_a_plain_implementation(
-    own: dict[str, object], local: int, progress: float, temperature: float
+    own: list[str], local: int, progress: float, temperature: float
 ) -> None:
-    objective, given = made(**own), view_batch(6, local)
-    assert (objective.head.mlp_of_patches is None) != own.get("own_head", False)
+    objective, given = made(*own), view_batch(6, local)
+    assert (objective.head.mlp_of_patches is None) != (OWN_HEAD in own)
     objective.start_step(progress)
     masks = list(objective.sample_masks(given.key).chunk(2))
     assert 0 < sum(mask.any(1).sum().item() for mask in masks) < 12
@@ -129,7 +118,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(
 
 
 def test_the_prototypes_of_patches_are_frozen_at_first_too() -> None:
-    objective, given = made(shared=False, freeze=0.25), view_batch(6, 0)
+    objective, given = made(APART, "ibot.freeze=0.25"), view_batch(6, 0)
     for progress, frozen in ((0.0, True), (0.25, False)):
         objective.start_step(progress)
         objective.zero_grad()
@@ -142,7 +131,7 @@ def test_the_prototypes_of_patches_are_frozen_at_first_too() -> None:
 
 
 def test_the_centre_of_patches_is_a_mean_over_all_patches() -> None:
-    objective, given = made(shared=False), view_batch(6, 0)
+    objective, given = made(APART), view_batch(6, 0)
     plain = deepcopy(objective).double()
     teacher = plain.teacher
     logits = torch.cat(
@@ -177,7 +166,7 @@ def test_masks_are_of_as_many_patches_as_said() -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
-    words = altered(IBOT, "ibot.shared=false", "ibot.own_head=true")
+    words = altered(IBOT, APART, OWN_HEAD)
     return Unbroken.of(words, tmp_path_factory.mktemp("ibot"))
 
 

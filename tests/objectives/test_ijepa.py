@@ -2,24 +2,24 @@
 picture. Its masks are in test_ijepa_masks.py, its
 teacher and what the workbench does for it in test_teacher.py."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import Tensor
 
-from helpers.exactness import assert_is_plain, shaken, small
+from helpers.built import Objective, built
+from helpers.exactness import assert_is_plain, shaken
 from helpers.view_batches import image_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
-from ssl_vit.objectives.ijepa import IjepaOptions
-from ssl_vit.objectives.ijepa.masks import Blocks
-from ssl_vit.objectives.ijepa.network import FeaturePrediction
 
 GRID = 4
-OPTIONS = IjepaOptions(blocks=3, width=16, depth=2, heads=2, momentum=0.9)
 
 
-def made(**own: object) -> FeaturePrediction:
-    return shaken(FeaturePrediction(small(), OPTIONS.model_copy(update=own)))
+def made() -> Objective:
+    words = "ijepa.blocks=3", "ijepa.width=16", "ijepa.depth=2", "ijepa.heads=2"
+    return shaken(built("recipe=ijepa", *words))
 
 
 # The referee: of a copy in float64, an image and a block at a time, from the paper and the authors'
@@ -36,7 +36,7 @@ def plain_tokens(net: encoder.Encoder, image: Tensor, visible: list[int]) -> Ten
 
 
 def plain_predicted(
-    objective: FeaturePrediction, h: Tensor, visible: list[int], target: list[int]
+    objective: Objective, h: Tensor, visible: list[int], target: list[int]
 ) -> Tensor:
     predictor = objective.predictor
     place = predictor.position_TW[1:]  # test_mae.py has their values
@@ -47,7 +47,7 @@ def plain_predicted(
     return objective.head(predictor.norm(x))[0, -len(target) :]
 
 
-def plain_loss(objective: FeaturePrediction, given: Batch, blocks: Blocks) -> Tensor:
+def plain_loss(objective: Objective, given: Batch, blocks: NamedTuple) -> Tensor:
     """Of weights and blocks that are given."""
     losses = []
     pairs = zip(blocks.visible_BV.tolist(), blocks.target_BMK.tolist(), strict=True)

@@ -3,36 +3,19 @@
 import pytest
 import torch
 
-from helpers.labelled_batches import batch, net, supervised
+from helpers.built import Objective, built
+from helpers.labelled_batches import batch
 from helpers.options import altered
-from helpers.resolving import resolve
-from ssl_vit.jobs import train as train_job
-from ssl_vit.models import encoder
-from ssl_vit.objectives import building
-from ssl_vit.objectives.joint.network import Joint
-from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
-from ssl_vit.objectives.targets import patch_targets
-from ssl_vit.runs.folder import Run
+from helpers.runs import rows, run
 from ssl_vit.training import metric_sums
 from ssl_vit.training.distributed import WatchedAccelerator
 
 
-def mpp(on: encoder.Encoder) -> MaskedPatchPrediction:
-    torch.manual_seed(2)
-    made = MaskedPatchPrediction(
-        on, patch_targets.Colors(4, 1), rate=0.5, mask=0.8, random=0.1, source="image"
-    )
-    torch.nn.init.normal_(made.head.weight)
+def joint_of(mpp: float, supervised: float) -> Objective:
+    made = built("recipe=joint", f"joint.mpp={mpp}", f"joint.supervised={supervised}")
+    for part in made.parts.values():
+        torch.nn.init.normal_(part.head.weight)
     return made
-
-
-def joint_of(mpp_weight: float, supervised_weight: float) -> Joint:
-    shared = net()
-    parts = {
-        "mpp": (mpp(shared), mpp_weight),
-        "supervised": (supervised(shared), supervised_weight),
-    }
-    return Joint(shared, parts)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +33,7 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
     }
     frozen = {name for name, p in joint.named_parameters() if not p.requires_grad}
     assert frozen == {f"parts.{idle}.{name}" for name in own.get(idle, ())}
-    words = [f"joint.{name}={weight}" for name, weight in zip(own, weights, strict=True)]
-    assert resolve(["recipe=joint", *words]).pool == pool
+    assert joint.encoder.pool == pool
 
 
 @pytest.mark.parametrize(
@@ -71,18 +53,12 @@ def test_what_a_part_of_weight_0_has_to_itself_is_frozen(
         ["recipe=mae", "model.registers=2", "model.positions=rotary"],
     ],
 )
-def test_every_weight_that_is_trained_gets_a_gradient(tiny: list[str], own: list[str]) -> None:
+def test_every_weight_that_is_trained_gets_a_gradient(own: list[str]) -> None:
     """DDP fails where one does not."""
-    recipe = resolve(altered(tiny, *own, "name=x"))
-    objective = building.build_objective(
-        building.Settings.from_recipe(recipe),
-        encoder.build_backbone(recipe.model, recipe.data, 0, recipe.optim.drop_path),
-        5,
-    )
+    objective = built(*own)
     objective.train()(batch()).loss.backward()
-    assert not [
-        name for name, p in objective.named_parameters() if p.requires_grad and p.grad is None
-    ]
+    trained = [(name, p) for name, p in objective.named_parameters() if p.requires_grad]
+    assert trained and not [name for name, p in trained if p.grad is None]
 
 
 def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> None:
@@ -97,27 +73,10 @@ def test_the_joint_loss_is_the_weighted_sum_and_its_metrics_are_the_parts() -> N
 
 
 def test_a_step_without_a_label_is_nothing_to_learn_from() -> None:
-    bare = batch()._replace(label=torch.full((6,), -1))
+    none = torch.zeros((), dtype=torch.float64)
+    bare = batch()._replace(label=torch.full((6,), -1), loss_denominator=none)
     joint = joint_of(0.5, 2.0)
-    step = joint(bare._replace(loss_denominator=torch.zeros((), dtype=torch.float64)))
-    assert step.loss.item() == pytest.approx(0.5 * mpp(net())(bare).loss.item())
-
-
-def test_the_logged_loss_of_a_step_is_the_loss_that_is_minimised() -> None:
-    """Over two device batches, of which one has two labels and the other none."""
-    joint, whole = joint_of(0.5, 2.0), batch(8)
-    labels = torch.full((8,), -1)
-    labels[:2] = whole.label[:2]
-    whole = whole._replace(label=labels)
-    labels_each = torch.tensor(1.0, dtype=torch.float64)  # 2 labels in 2 device batches
-    losses, sums = [], {}
-    for half in (slice(0, 4), slice(4, 8)):
-        step = joint(whole.map(lambda x: x[half])._replace(loss_denominator=labels_each))  # noqa: B023
-        losses.append(step.loss)
-        metric_sums.add_metrics(sums, step.metrics)
-    found = metric_sums.means(joint, sums, WatchedAccelerator(cpu=True))
-    assert found["loss"][0] == pytest.approx(torch.stack(losses).mean().item(), rel=1e-6)
-    assert found["loss"][1] == 8 and found["supervised/loss"][1] == 2
+    assert joint(bare).loss.item() == pytest.approx(0.5 * joint.parts["mpp"](bare).loss.item())
 
 
 def test_batches_with_different_metrics_are_added_by_name() -> None:
@@ -128,7 +87,7 @@ def test_batches_with_different_metrics_are_added_by_name() -> None:
     metric_sums.add_metrics(sums, {"accuracy": (one, two), "loss": (two, one)})
     metric_sums.add_metrics(sums, {"loss": (3 * one, one)}, skipped=torch.tensor(False))
     metric_sums.add_metrics(sums, {"loss": (9 * one, one)}, skipped=torch.tensor(True))
-    found = metric_sums.means(mpp(net()), sums, WatchedAccelerator(cpu=True))
+    found = metric_sums.means(built(), sums, WatchedAccelerator(cpu=True))
     assert found == {"loss": (2.0, 3), "accuracy": (0.75, 4)}
 
 
@@ -149,20 +108,10 @@ def test_a_whole_run_with_one_weight_is_that_objectives_own(tiny, weights, alone
     """From the initial weights on, dropout included: the same losses and the same encoder, bit for
     bit."""
     common = altered(tiny, "optim.dropout=0.3", "optim.steps=4", "optim.weight_decay=0.1")
-    joint = [
-        "objective=joint",
-        f"joint.mpp={weights[0]}",
-        f"joint.supervised={weights[1]}",
-        "name=joint",
-    ]
-    runs = []
-    for words in (joint, [f"objective={alone}", "name=alone"]):
-        runs.append(Run(resolve([*common, *words])))
-        train_job.train(runs[-1])
-    losses = [
-        [row[name] for row in run.rows()]
-        for run, name in zip(runs, (f"{alone}/loss", "loss"), strict=True)
-    ]
-    assert losses[0] == losses[1]
-    files = [(run.export / "model.safetensors").read_bytes() for run in runs]
+    joint = [f"joint.mpp={weights[0]}", f"joint.supervised={weights[1]}"]
+    whole = run([*common, "objective=joint", *joint, "name=joint"]).folder
+    own = run([*common, f"objective={alone}", "name=alone"]).folder
+    losses = [row["loss"] for row in rows(own)]
+    assert [row[f"{alone}/loss"] for row in rows(whole)] == losses
+    files = [(folder / "export" / "model.safetensors").read_bytes() for folder in (whole, own)]
     assert files[0] == files[1]

@@ -9,26 +9,29 @@ import torch
 from scipy import integrate
 from torch import Tensor
 
+from helpers.built import Objective, built
 from helpers.exactness import (
     Unbroken,
     assert_a_killed_run_ends_as,
     assert_is_plain,
     shaken,
-    small,
 )
 from helpers.options import TINY, altered
 from helpers.self_distillation import plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit import rng
-from ssl_vit.objectives.lejepa import LejepaOptions
-from ssl_vit.objectives.lejepa.network import JointEmbedding, directions, distance_from_normal
+from ssl_vit.objectives.lejepa.network import directions, distance_from_normal
 
-OPTIONS = LejepaOptions(slices=40, hidden=24, width=6)
-SEED, PROGRESS = 3, 0.25
+SLICES, WIDTH, SEED, PROGRESS = 40, 6, 3, 0.25
+LEJEPA = altered(
+    TINY, "recipe=lejepa", "views.local_size=8", "lejepa.slices=32", "eval.collapse=null"
+)
+SIZES = (f"lejepa.slices={SLICES}", "lejepa.hidden=24", f"lejepa.width={WIDTH}")
 
 
-def made(**own: object) -> JointEmbedding:
-    objective = shaken(JointEmbedding(small(), OPTIONS.model_copy(update=own), SEED))
+def made(weight: float = 0.05, seed: int = SEED) -> Objective:
+    words = f"lejepa.weight={weight}", f"seed={seed}"
+    objective = shaken(built(*LEJEPA, *SIZES, *words))
     objective.start_step(PROGRESS)
     return objective
 
@@ -50,7 +53,7 @@ def plain_sigreg(x: Tensor, slices: Tensor) -> Tensor:
     return (torch.trapezoid((found - normal).abs().square() * normal, t) * len(x)).mean()
 
 
-def plain_loss(objective: JointEmbedding, views: list[Tensor]) -> tuple[Tensor, Tensor]:
+def plain_loss(objective: Objective, views: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Algorithm 2; batch norms have the statistics of all views together. The prediction's part
     and SIGReg's."""
     x = torch.cat([plain_tokens(objective.encoder, view)[:, 0] for view in views])
@@ -61,21 +64,21 @@ def plain_loss(objective: JointEmbedding, views: list[Tensor]) -> tuple[Tensor, 
         x = torch.clamp(x * scale.weight + scale.bias, min=0)
     embedded = (x @ last.weight.T + last.bias).unflatten(0, (len(views), -1))
     centre = (embedded[0] + embedded[1]) / 2
-    slices = plain_directions(OPTIONS.width, OPTIONS.slices)
+    slices = plain_directions(WIDTH, SLICES)
     prediction = torch.stack([(one - centre).square().mean() for one in embedded]).mean()
     return prediction, torch.stack([plain_sigreg(one, slices) for one in embedded]).mean()
 
 
 @pytest.mark.parametrize(("weight", "local"), [(0.05, 3), (0.6, 0)])
 def test_loss_and_gradients_are_those_of_a_plain_implementation(weight: float, local: int) -> None:
-    objective, given = made(weight=weight), view_batch(5, local)
+    objective, given = made(weight), view_batch(5, local)
     # the projector's first batch norm takes it off: its gradient is rounding
     objective.encoder.backbone.norm.bias.requires_grad_(False)
     views = [*given.views.transpose(0, 1)]
     views += [] if given.local is None else [*given.local.transpose(0, 1)]
     parts: dict[str, Tensor] = {}
 
-    def loss(plain: JointEmbedding) -> Tensor:
+    def loss(plain: Objective) -> Tensor:
         parts["prediction_loss"], parts["sigreg"] = plain_loss(plain, views)
         return (1 - weight) * parts["prediction_loss"] + weight * parts["sigreg"]
 
@@ -89,7 +92,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(weight: float, l
 @pytest.mark.parametrize("weight", [1e-6, 1 - 1e-6])
 def test_each_term_moves_every_view(weight: float) -> None:
     """An implementation that left the global ones out of SIGReg had other figures for months."""
-    objective = made(weight=weight)
+    objective = made(weight)
     held: list[Tensor] = []
     objective.projector.register_forward_hook(lambda _, __, out: held.append(out))
     loss = objective(view_batch(5, 3)).loss
@@ -152,7 +155,7 @@ def test_directions_are_of_seed_and_step() -> None:
     """Others in every step and of every seed; of length 1, and evenly spread."""
     steps, keys = 50, set()
     for seed in (0, 1):
-        objective = JointEmbedding(made().encoder, OPTIONS, seed)
+        objective = made(seed=seed)
         for step in range(steps):
             objective.start_step(step / steps)
             keys.add(objective.key_1.item())
@@ -173,11 +176,6 @@ def test_held_out_images_are_measured_along_the_same_directions() -> None:
     objective.start_step(0.75)
     after = objective(given).metrics
     assert all(torch.equal(after[name][0], total) for name, (total, _) in before.items())
-
-
-LEJEPA = altered(
-    TINY, "recipe=lejepa", "views.local_size=8", "lejepa.slices=32", "eval.collapse=null"
-)
 
 
 @pytest.fixture(scope="module")

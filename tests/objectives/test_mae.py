@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.exactness import assert_is_plain, shaken, small
+from helpers.built import Objective, built
+from helpers.exactness import assert_is_plain, shaken
 from helpers.options import SHORT, TINY, altered
 from helpers.runs import run
 from helpers.view_batches import image_batch
@@ -15,17 +16,14 @@ from ssl_vit import rng
 from ssl_vit.data.batching import Batch
 from ssl_vit.jobs import draw_figures
 from ssl_vit.objectives import corruption
-from ssl_vit.objectives.mae.network import MaskedAutoencoder
-from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
-from ssl_vit.objectives.targets import patch_targets
 
 GRID = 4
 N = GRID**2
 
 
-def mae(rate: float = 0.75) -> MaskedAutoencoder:
-    target = patch_targets.NormalizedPixels(4, [0.5] * 3, [0.5] * 3)
-    return shaken(MaskedAutoencoder(small(), target, rate=rate, width=24, depth=2, heads=2))
+def mae(rate: float = 0.75) -> Objective:
+    words = f"mae.rate={rate}", "mae.width=24", "mae.depth=2", "mae.heads=2"
+    return shaken(built("recipe=mae", *words))
 
 
 def sines(width: int) -> Tensor:
@@ -36,7 +34,7 @@ def sines(width: int) -> Tensor:
     return torch.from_numpy(np.concatenate([np.sin(angles), np.cos(angles)], 1))
 
 
-def plain_loss(objective: MaskedAutoencoder, given: Batch) -> Tensor:
+def plain_loss(objective: Objective, given: Batch) -> Tensor:
     """As the authors' models_mae.py puts it, image by image: shuffle, keep the first, restore; the
     decoder's prediction of every patch; the error averaged where the mask is 1. Of a copy in
     float64, with timm's blocks."""
@@ -75,9 +73,7 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(rate: float) -> 
 
 def test_the_masked_patches_are_those_that_mpp_corrupts() -> None:
     objective, given = mae(), image_batch(3)
-    other = MaskedPatchPrediction(
-        objective.encoder, objective.target, rate=0.75, mask=0.8, random=0.1, source="image"
-    )
+    other = built("corruption.rate=0.75")
     drawn = objective.sample_corruption(given)
     assert torch.equal(drawn.corrupted_BK, other.sample_corruption(given).corrupted_BK)
     assert (drawn.kind_BK == corruption.MASK).all()

@@ -3,7 +3,6 @@ RGB, and exact fractions; pixel targets of 16 bits against the same shares in 8.
 
 import math
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,12 +10,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssl_vit.objectives.building import Settings
+from helpers.built import built
 from ssl_vit.objectives.targets import patch_targets
-from ssl_vit.objectives.targets.mean_channels import MeanChannels
 
-MEAN, STD = [0.5] * 4, [0.25] * 4
-RANGE = (100, 900)  # bins of 100
+
+def target(name: str, patch: int, *words: str) -> patch_targets.Target:
+    """The target of images of four channels."""
+    four = "data.channels=4", f"data.mean={[0.5] * 4}", f"data.std={[0.25] * 4}"
+    return built(f"target={name}", f"model.patch={patch}", *four, *words).target
+
+
+def made() -> patch_targets.Target:
+    """Bins of 100."""
+    return target("mean_channels", 2, "data.range=[100,900]")
 
 
 def image() -> torch.Tensor:
@@ -30,20 +36,16 @@ def image() -> torch.Tensor:
     return torch.tensor(levels, dtype=torch.int32)[None]
 
 
-def target() -> MeanChannels:
-    return MeanChannels(2, 4, RANGE)
-
-
 def test_hand_worked_classes() -> None:
-    assert target().ground_truth(image()).tolist() == [[[0, 1, 0, 3], [7, 1, 7, 4]]]
+    assert made().ground_truth(image()).tolist() == [[[0, 1, 0, 3], [7, 1, 7, 4]]]
 
 
 def test_the_loss_is_the_mean_of_the_channels_cross_entropies() -> None:
-    truth = target().ground_truth(image())
+    truth = made().ground_truth(image())
     output = torch.zeros(1, 2, 4, 8)
     for channel, right in enumerate(truth[0, 0]):
         output[0, 0, channel, right] = math.log(channel + 1)  # odds of 1, 2, 3, 4 to 1 each
-    metrics = target().metrics(output.flatten(2), truth)
+    metrics = made().metrics(output.flatten(2), truth)
     losses = [-math.log((c + 1) / (c + 8)) for c in range(4)]
     assert metrics["loss"][0].tolist() == pytest.approx([sum(losses) / 4, math.log(8)])
     # equal scores: class 0 is predicted, which channels 0 and 2 of the first patch have
@@ -51,10 +53,10 @@ def test_the_loss_is_the_mean_of_the_channels_cross_entropies() -> None:
 
 
 def test_hand_worked_baselines() -> None:
-    made = target()
-    made.fit_baselines([image()])
+    target = made()
+    target.fit_baselines([image()])
     hidden = torch.tensor([[True, False]])
-    found = made.baselines(image(), hidden)
+    found = target.baselines(image(), hidden)
     # channels 0, 2 and 3 have two classes once each, channel 1 one class twice
     assert found["entropy"][0].tolist() == pytest.approx([0.75 * math.log(2)] * 2)
     # ties go to the lower class, that of the first patch
@@ -64,17 +66,17 @@ def test_hand_worked_baselines() -> None:
 
 
 def test_it_is_rendered_by_three_channels_and_is_certain_on_average() -> None:
-    made = target()
-    truth = made.ground_truth(image())
-    assert made.render(truth)[0, 1, 0, 0].tolist() == [239, 47, 239], "middles of 7, 1 and 7"
-    chance = made.certainty(torch.zeros(1, 2, 32))
+    target = made()
+    truth = target.ground_truth(image())
+    assert target.render(truth)[0, 1, 0, 0].tolist() == [239, 47, 239], "middles of 7, 1 and 7"
+    chance = target.certainty(torch.zeros(1, 2, 32))
     assert chance.shape == (1, 2, 1, 1) and chance.flatten().tolist() == pytest.approx([1 / 8] * 2)
 
 
 def test_of_rgb_its_classes_are_the_digits_of_the_512() -> None:
     random = torch.Generator().manual_seed(0)
     rgb = torch.randint(0, 256, (3, 3, 8, 8), generator=random, dtype=torch.uint8)
-    found = MeanChannels(4, 3, (0, 255)).ground_truth(rgb)
+    found = built("target=mean_channels").target.ground_truth(rgb)
     joined = (found * torch.tensor([64, 8, 1])).sum(-1)
     assert torch.equal(joined, patch_targets.mean_color(rgb, 4))
 
@@ -98,11 +100,7 @@ def test_pixels_of_16_bits_are_the_shares_of_8(name: str) -> None:
     random = np.random.default_rng(0)
     small = torch.from_numpy(random.integers(0, 256, (2, 4, 8, 8)).astype(np.uint8))
     large = small.int() * 257
-    net = SimpleNamespace(patch_size=4)
-    one, other = (
-        Settings("mpp", {}, name, MEAN, STD, ends).build_target(net)
-        for ends in ((0, 255), (0, 65535))
-    )
+    one, other = (target(name, 4, f"data.range=[0,{high}]") for high in (255, 65535))
     one.fit_baselines([small])
     other.fit_baselines([large])
     # normalised pixels divide by the variance

@@ -8,29 +8,26 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from helpers.exactness import assert_is_plain, shaken, small
+from helpers.built import Objective, built
+from helpers.exactness import assert_is_plain, shaken
 from helpers.options import TINY, altered
-from helpers.resolving import resolve
+from helpers.runs import run
 from helpers.self_distillation import plain_tokens
 from helpers.view_batches import view_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import train as train_job
-from ssl_vit.models import encoder
-from ssl_vit.objectives.global_batch import GlobalBatchNorm
-from ssl_vit.objectives.moco_v3.network import MomentumContrast
 from ssl_vit.runs.folder import Run
 from ssl_vit.training import checkpoint
 from ssl_vit.training.strategy import Strategy
 
 
-def moco(freeze: bool = True) -> MomentumContrast:
-    sizes = {"temperature": 0.2, "momentum": 0.99, "hidden": 24, "width": 12}
-    return shaken(MomentumContrast(small(), **sizes, freeze_patches=freeze))
+def moco(freeze: bool = True) -> Objective:
+    words = "moco.hidden=24", "moco.width=12", f"moco.freeze_patches={str(freeze).lower()}"
+    return shaken(built("recipe=moco_v3", "model.heads=4", "moco.temperature=0.2", *words))
 
 
-def batch(count: int = 6) -> Batch:
-    return view_batch(count, local=0)
+def batch() -> Batch:
+    return view_batch(6, local=0)
 
 
 def plain_mlp(x: Tensor, module: nn.Sequential) -> Tensor:
@@ -47,7 +44,7 @@ def plain_mlp(x: Tensor, module: nn.Sequential) -> Tensor:
     return x
 
 
-def plain_loss(objective: MomentumContrast, given: Batch) -> tuple[Tensor, float]:
+def plain_loss(objective: Objective, given: Batch) -> tuple[Tensor, float]:
     """Algorithm 1 of the paper, each view on its own: the class token through projector and
     predictor, keys by the copy; cross-entropy on the diagonal, times 2 tau. And the accuracy."""
     copy = objective.momentum
@@ -85,16 +82,17 @@ def test_loss_and_gradients_are_those_of_a_plain_implementation(freeze: bool) ->
 def test_batch_norm_is_torchs() -> None:
     """Output, gradients and running means, in training and evaluation."""
     torch.manual_seed(0)
-    ours, theirs = GlobalBatchNorm(5), nn.BatchNorm1d(5)
-    weight = torch.randn(5)
+    ours, theirs = moco().projector[1], nn.BatchNorm1d(24)
+    weight = torch.randn(24)
     for layer in (ours, theirs):
         layer.weight.data.copy_(weight)
+        layer.bias.data.zero_()
     for _ in range(3):
-        x = (3 * torch.randn(8, 5) + 2).requires_grad_()
+        x = (3 * torch.randn(8, 24) + 2).requires_grad_()
         y = x.detach().clone().requires_grad_()
         out, wanted = ours(x), theirs(y)
         torch.testing.assert_close(out, wanted)
-        up = torch.randn(8, 5)
+        up = torch.randn(8, 24)
         out.backward(up)
         wanted.backward(up)
         torch.testing.assert_close(x.grad, y.grad)
@@ -109,7 +107,7 @@ def test_batch_norm_is_torchs() -> None:
 def test_a_skipped_step_leaves_running_means_as_they_were(bad: bool) -> None:
     """All norms', also after a step whose gradient alone was not finite."""
     objective = moco()
-    norms = [one for one in objective.modules() if isinstance(one, GlobalBatchNorm)]
+    norms = [one for one in objective.modules() if hasattr(one, "running_mean")]
     objective.start_step(0.0)
     objective(batch())
     objective.after_step(torch.tensor(False))
@@ -122,18 +120,11 @@ def test_a_skipped_step_leaves_running_means_as_they_were(bad: bool) -> None:
         assert same == (bad, bad)
 
 
-def strategy(objective: MomentumContrast) -> Strategy:
-    """A strategy with no more than its objective."""
-    made = object.__new__(Strategy)
-    made.objective = objective
-    return made
-
-
 def test_a_process_counts_before_it_waits_for_others_in_a_forward_pass() -> None:
     """So that the watchdog sees which one is late."""
     objective = moco()
-    made = strategy(objective)
-    made.prepared = objective
+    made = object.__new__(Strategy)
+    made.prepared = made.objective = objective
     ticks: list[int] = []
     made.watch_progress(lambda: ticks.append(1))
     before: list[int] = []
@@ -178,10 +169,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("moco")
     words = altered(WORDS, "optim.steps=60", "optim.lr=3e-3", "eval.every=60", "eval.images=64")
     words = altered(words, "checkpoint.every=50", "checkpoint.keep=2", "data.crop_area=0.6")
-    words = altered(words, f"out={folder}", "name=run")
-    run = Run(resolve(words))
-    train_job.train(run)
-    return run
+    return run(altered(words, f"out={folder}", "name=run"))
 
 
 def test_a_short_run_beats_its_baselines(trained: Run) -> None:
@@ -208,8 +196,6 @@ def test_what_is_exported_is_the_trained_encoder(trained: Run) -> None:
     block = "blocks.0.mlp.fc1.weight"
     assert not torch.equal(last[copy + block], last[own + block])
     assert not torch.equal(states[0][copy + block], last[copy + block])
-    torch.manual_seed(0)
-    first = encoder.build_backbone(trained.recipe.model, trained.recipe.data)
-    drawn = first.backbone.patch_embed.proj.weight
+    drawn = built("recipe=moco_v3").encoder.backbone.patch_embed.proj.weight
     assert torch.equal(export["patch_embed.proj.weight"], drawn)
     assert '"global_pool": "token"' in (trained.export / "config.json").read_text()

@@ -8,35 +8,24 @@ import pytest
 import torch
 from scipy import stats
 
+from helpers.built import Objective, built
+from helpers.exactness import shaken
 from ssl_vit import rng
 from ssl_vit.data.batching import Batch
-from ssl_vit.models import encoder
 from ssl_vit.objectives import corruption
-from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.recipe.split_counts import selected_count
 
-TINY = Model(patch=4, width=32, depth=1, heads=2, mlp=64)
 N = 16  # patches of a 16 px image
 
 
-def mpp(rate=0.5, mask=0.8, random=0.1, source="image", trained=True):
-    """An objective with fixed weights; `trained`: with noise, so that the head, biases and tokens
-    say something."""
-    torch.manual_seed(0)
-    made = MaskedPatchPrediction(
-        encoder.build_encoder(TINY, Data(size=16)),
-        patch_targets.Colors(4, 1),
-        rate=rate,
-        mask=mask,
-        random=random,
-        source=source,
+def mpp(rate=0.5, mask=0.8, random=0.1, source="image") -> Objective:
+    shares = (
+        f"corruption.mask={mask}",
+        f"corruption.random={random}",
+        f"corruption.keep={round(1 - mask - random, 9)}",
     )
-    if trained:
-        for parameter in made.parameters():
-            parameter.data += 0.2 * torch.randn_like(parameter)
-    return made
+    return built("model.depth=1", f"corruption.rate={rate}", *shares, f"corruption.source={source}")
 
 
 def batch(count, seed=0):
@@ -92,7 +81,7 @@ def slow_losses(objective, given):
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("source", ["image", "batch"])
 def test_the_loss_is_the_cross_entropy_of_the_hit_patches(rate, source):
-    objective, given = mpp(rate, 0.4, 0.4, source), batch(6)
+    objective, given = shaken(mpp(rate, 0.4, 0.4, source)), batch(6)
     rows = slow_losses(objective, given)
     assert len(rows) == 6 * selected_count(rate, N)
     loss = torch.stack([row[3] for row in rows]).mean()
@@ -109,11 +98,11 @@ def test_the_loss_is_the_cross_entropy_of_the_hit_patches(rate, source):
 
 @pytest.mark.parametrize("rate", [0.01, 1.0])
 def test_a_fresh_models_loss_is_that_of_guessing_whatever_the_rate(rate):
-    assert mpp(rate, trained=False)(batch(4)).loss.item() == pytest.approx(math.log(512), rel=1e-6)
+    assert mpp(rate)(batch(4)).loss.item() == pytest.approx(math.log(512), rel=1e-6)
 
 
 def test_metrics_are_split_by_kind_and_sum_to_the_whole():
-    objective, given = mpp(0.5, 0.4, 0.3), batch(12)
+    objective, given = shaken(mpp(0.5, 0.4, 0.3)), batch(12)
     with torch.no_grad():
         rows = slow_losses(objective, given)
     step = objective(given)

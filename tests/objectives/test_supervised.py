@@ -11,7 +11,6 @@ from helpers.labelled_batches import DATA, TINY, batch, net, supervised
 from ssl_vit.evaluation.held_out import HeldOutEvaluator
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised
-from ssl_vit.training import loop
 from ssl_vit.training.distributed import WatchedAccelerator
 
 
@@ -62,19 +61,6 @@ def test_images_without_a_label_take_no_part() -> None:
     assert objective(some).metrics["loss"][1] == 3
     none = given._replace(label=torch.full((6,), -1))
     assert objective(none).loss == 0
-
-
-def test_passes_with_unequal_labels_average_to_the_global_mean() -> None:
-    """The sum over labelled images divided by their count in the global batch, however they lie in
-    its passes."""
-    objective, given = supervised(), batch(8)
-    given = given._replace(label=torch.tensor([1, 2, 3, 4, -1, -1, -1, 0]))
-    alone = type("Alone", (), {"num_processes": 1, "reduce": staticmethod(lambda x, how: x)})
-    passes = loop._with_label_counts(
-        [given.map(lambda x: x[:4]), given.map(lambda x: x[4:])], alone
-    )
-    split = sum(objective(part).loss / 2 for part in passes)
-    assert split.item() == pytest.approx(objective(given).loss.item(), rel=1e-6)
 
 
 def test_dropout_follows_the_dense_layers_but_qkv_and_the_positions() -> None:

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from helpers.built import built
 from ssl_vit.data.batching import Batch
-from ssl_vit.models import encoder
-from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import patch_targets
-from ssl_vit.recipe.schema import Data, Model
 
 
 def exact_class(sums, pixels):
@@ -25,54 +23,28 @@ def exact_class(sums, pixels):
     return 64 * bins[0] + 8 * bins[1] + bins[2]
 
 
-def slow_sums(image_3HW, patch):
-    """Byte sums of each patch, row by row, one pixel after the other."""
-    found = []
-    for top in range(0, image_3HW.shape[1], patch):
-        for left in range(0, image_3HW.shape[2], patch):
-            cells = [
-                (c, top + i, left + j) for c in range(3) for i in range(patch) for j in range(patch)
-            ]
-            sums = [0, 0, 0]
-            for c, y, x in cells:
-                sums[c] += int(image_3HW[c, y, x])
-            found.append(sums)
-    return found
+def cut(image_BCHW, side):
+    """The patches row by row, (B, N, C, side, side)."""
+    images, channels, height, width = image_BCHW.shape
+    shape = images, channels, height // side, side, width // side, side
+    rows = image_BCHW.reshape(shape).transpose(0, 2, 4, 1, 3, 5)
+    return rows.reshape(images, -1, channels, side, side)
 
 
-def slow_neighbor_color(image_3HW, patch, hidden_N):
-    """For each patch, the class of the exact mean of the nearest (Chebyshev) other visible patches;
-    None: none is."""
-    columns, sums = image_3HW.shape[2] // patch, slow_sums(image_3HW, patch)
-    guesses = []
-    for n in range(len(sums)):
-        rings = {}
-        for m in range(len(sums)):
-            if m != n and not hidden_N[m]:
-                distance = max(abs(m // columns - n // columns), abs(m % columns - n % columns))
-                rings.setdefault(distance, []).append(sums[m])
-        near = rings[min(rings)] if rings else None
-        guesses.append(
-            near and exact_class([sum(s) for s in zip(*near, strict=True)], len(near) * patch**2)
-        )
-    return guesses
+def nearest(n, columns, hidden_N):
+    """The nearest (Chebyshev) other visible patches."""
+    rings = {}
+    for m in range(len(hidden_N)):
+        if m != n and not hidden_N[m]:
+            distance = max(abs(m // columns - n // columns), abs(m % columns - n % columns))
+            rings.setdefault(distance, []).append(m)
+    return rings[min(rings)] if rings else []
 
 
 def bytes_summing_to(total, pixels):
     """A patch of bytes whose sum is `total`, as unlike one another as can be."""
     full, rest = divmod(total, 255)
     return np.array(([255] * full + [rest] + [0] * pixels)[:pixels], np.uint8)
-
-
-def edges():
-    """(byte sum over a 4 x 4 patch, bin): means of 0, of every k/8, of the next sum below each, and
-    of 1."""
-    rows = [(0, 0)]
-    for k in range(1, 9):
-        total = k * 255 * 16 // 8
-        assert Fraction(total, 255 * 16) == Fraction(k, 8)
-        rows += [(total - 1, k - 1), (total, min(k, 7))]
-    return rows
 
 
 @pytest.mark.parametrize("pixels", [16, 64, 196, 256, 1024])
@@ -94,21 +66,10 @@ def images(draw):
     return draw(hnp.arrays(np.uint8, shape, elements=values)), patch
 
 
-@settings(max_examples=60)
-@given(images())
-def test_mean_color_is_the_slow_one(drawn):
-    image, patch = drawn
-    expected = [[exact_class(s, patch**2) for s in slow_sums(one, patch)] for one in image]
-    made = patch_targets.mean_color(torch.from_numpy(image), patch)
-    assert made.dtype == torch.int64
-    assert made.tolist() == expected
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_classes_do_not_depend_on_precision(dtype):
-    edge = np.stack(
-        [np.stack([bytes_summing_to(total, 16).reshape(4, 4)] * 3) for total, _ in edges()]
-    )
+    totals = [k * 255 * 16 // 8 - below for k in range(1, 9) for below in (0, 1)]  # about each edge
+    edge = np.stack([np.stack([bytes_summing_to(one, 16).reshape(4, 4)] * 3) for one in totals])
     noise = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
     for image in map(torch.from_numpy, (edge, noise)):
         colors, hidden = (
@@ -124,9 +85,6 @@ def test_classes_do_not_depend_on_precision(dtype):
                 assert torch.equal(patch_targets.neighbor_color(image, 4, hidden), guesses)
         finally:
             torch.set_default_dtype(torch.float32)
-    assert patch_targets.mean_color(torch.from_numpy(edge), 4)[:, 0].tolist() == [
-        73 * expected for _, expected in edges()
-    ]
 
 
 @settings(max_examples=60)
@@ -141,12 +99,13 @@ def test_neighbor_color_is_the_slow_one(drawn, data):
     )
     made = patch_targets.neighbor_color(torch.from_numpy(image), patch, torch.from_numpy(hidden))
     assert made.dtype == torch.int64 and made.shape == (len(image), patches)
-    for one, hidden_N, made_N in zip(image, hidden, made.tolist(), strict=True):
-        for n, guess in enumerate(slow_neighbor_color(one, patch, hidden_N)):
-            if guess is not None:
-                assert made_N[n] == guess
-            elif hidden_N.all():
-                assert made_N[n] == 0
+    sums_BN3 = cut(image, patch).astype(int).sum((3, 4))
+    for b, n in np.ndindex(hidden.shape):
+        near = nearest(n, image.shape[3] // patch, hidden[b])
+        if near:
+            assert made[b, n] == exact_class(sums_BN3[b, near].sum(0), len(near) * patch**2)
+        elif hidden[b].all():
+            assert made[b, n] == 0
 
 
 def test_a_classs_color_is_in_the_middle_of_its_own_bin():
@@ -162,21 +121,15 @@ def test_a_classs_color_is_in_the_middle_of_its_own_bin():
 
 @pytest.mark.parametrize(("patch", "cells"), [(4, 4), (8, 2), (4, 1)])
 def test_the_grid_target_is_the_slow_one(patch, cells):
-    """Cell by cell in numpy: the area mean of each cell, its 3 bits a channel."""
+    """Cell by cell: the exact mean of each cell, its 3 bits a channel."""
     image = np.random.default_rng(patch * cells).integers(
         0, 256, (2, 3, 2 * patch, 3 * patch), dtype=np.uint8
     )
     side = patch // cells
-    slow = np.zeros((2, 6, cells * cells), int)
-    for b, n, a in np.ndindex(slow.shape):
-        y, x = n // 3 * patch + a // cells * side, n % 3 * patch + a % cells * side
-        mean = image[b, :, y : y + side, x : x + side].reshape(3, -1).astype(float).mean(1) / 255
-        bins = np.minimum(np.floor(8 * mean + 1e-12), 7).astype(int)
-        slow[b, n, a] = bins @ [64, 8, 1]
-    assert (
-        patch_targets.grid_color(torch.from_numpy(image), patch, cells).numpy().tolist()
-        == slow.tolist()
-    )
+    sums = cut(cut(image, patch).reshape(-1, 3, patch, patch), side).astype(int).sum((3, 4))
+    wanted = [exact_class(one, side**2) for one in sums.reshape(-1, 3)]
+    found = patch_targets.grid_color(torch.from_numpy(image), patch, cells)
+    assert found.shape == (2, 6, cells**2) and found.flatten().tolist() == wanted
 
 
 def test_pixels_their_loss_and_guesses_are_the_slow_ones():
@@ -189,28 +142,15 @@ def test_pixels_their_loss_and_guesses_are_the_slow_ones():
     made, truth = target.baselines(image, hidden), target.ground_truth(image)
     loss = target.metrics(torch.zeros_like(truth), truth)["loss"]
     values = (image.numpy() / 255 - mean_3[:, None, None]) / std_3[:, None, None]
-    mean = values.mean((0, 2, 3))
+    mean, cells = values.mean((0, 2, 3)), cut(values, 4).reshape(3, 16, 3, -1)
     for b, n in np.ndindex(3, 16):
-        cut = values[b, :, n // 4 * 4 : n // 4 * 4 + 4, n % 4 * 4 : n % 4 * 4 + 4].reshape(3, -1)
-        np.testing.assert_allclose(truth[b, n].numpy(), cut.T.ravel(), atol=1e-5)
-        assert loss[b, n].item() == pytest.approx((cut**2).mean(), rel=1e-4)
-        assert made["variance"][b, n].item() == pytest.approx(
-            ((cut - mean[:, None]) ** 2).mean(), rel=1e-4
-        )
-        rings = {
-            m: max(abs(m // 4 - n // 4), abs(m % 4 - n % 4))
-            for m in range(16)
-            if not hidden[b, m] and m != n
-        }
-        near = [m for m, ring in rings.items() if ring == min(rings.values())]
-        cells = [
-            values[b, :, m // 4 * 4 : m // 4 * 4 + 4, m % 4 * 4 : m % 4 * 4 + 4].reshape(3, -1)
-            for m in near
-        ]
-        guess = np.concatenate(cells, 1).mean(1)
-        assert made["neighbors_error"][b, n].item() == pytest.approx(
-            ((cut - guess[:, None]) ** 2).mean(), rel=1e-3
-        )
+        own = cells[b, n]
+        guess = cells[b, nearest(n, 4, hidden[b])].mean((0, 2))
+        np.testing.assert_allclose(truth[b, n].numpy(), own.T.ravel(), atol=1e-5)
+        assert loss[b, n].item() == pytest.approx((own**2).mean(), rel=1e-4)
+        for name, one, within in (("variance", mean, 1e-4), ("neighbors_error", guess, 1e-3)):
+            wanted = ((own - one[:, None]) ** 2).mean()
+            assert made[name][b, n].item() == pytest.approx(wanted, rel=within)
 
 
 @pytest.mark.parametrize(
@@ -241,13 +181,11 @@ def test_normalized_pixels_are_patch_by_patch():
     image[0, :, 4:, :4] = 100
     found = target.ground_truth(image).numpy()
     zero = target.baselines(image, torch.zeros(2, 4, dtype=torch.bool))["zero"]
-    for b in range(2):
-        for n in range(4):
-            cut = image[b, :, 4 * (n // 2) : 4 * (n // 2) + 4, 4 * (n % 2) : 4 * (n % 2) + 4]
-            values = (cut.permute(1, 2, 0).double().numpy() / 255 - mean) / std
-            wanted = (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-6)
-            np.testing.assert_allclose(found[b, n], wanted.ravel(), atol=1e-4)
-            assert zero[b, n].item() == pytest.approx((wanted**2).mean(), abs=1e-4)
+    for b, n in np.ndindex(2, 4):
+        values = (cut(image.numpy(), 4)[b, n].transpose(1, 2, 0) / 255 - mean) / std
+        wanted = (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-6)
+        np.testing.assert_allclose(found[b, n], wanted.ravel(), atol=1e-4)
+        assert zero[b, n].item() == pytest.approx((wanted**2).mean(), abs=1e-4)
     assert plain.baselines(image, torch.zeros(2, 4, dtype=torch.bool))["zero"][0, 2] == 0
 
 
@@ -280,12 +218,8 @@ def test_simmim_loss_is_the_authors_formula():
     torch.manual_seed(0)
     patch, grid, rate = 4, 6, 0.6
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    data = Data(size=patch * grid, mean=mean, std=std)
-    network = encoder.build_encoder(Model(patch=patch, width=32, depth=1, heads=2, mlp=64), data)
-    target = patch_targets.Pixels(patch, mean, std, error=torch.abs)
-    objective = MaskedPatchPrediction(
-        network, target, rate=rate, mask=1.0, random=0.0, source="image", side=2
-    )
+    data = f"data.size={patch * grid}", f"data.mean={mean}", f"data.std={std}"
+    objective = built("recipe=simmim", *data, "corruption.rate=0.6", "corruption.side=2")
     torch.nn.init.normal_(objective.head.weight, std=0.1)
     image = torch.randint(256, (3, 3, patch * grid, patch * grid), dtype=torch.uint8)
     batch = Batch(image, torch.zeros(3).long(), torch.arange(3), torch.arange(3))

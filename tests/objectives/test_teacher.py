@@ -15,18 +15,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from helpers.built import built
 from helpers.exactness import Unbroken, assert_a_killed_run_ends_as
 from helpers.images import two_classes
 from helpers.launching import launch, outcome
 from helpers.options import ROOT, TINY, altered
 from helpers.resolving import resolve
 from helpers.view_batches import image_batch
-from ssl_vit.data.batching import Batch
 from ssl_vit.errors import UserError
 from ssl_vit.hub import card
-from ssl_vit.models import encoder
-from ssl_vit.objectives import building, corruption
-from ssl_vit.objectives.base import Objective
+from ssl_vit.objectives import corruption
 from ssl_vit.recipe import declaration, recipe_files
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.strategy import Strategy
@@ -91,30 +89,14 @@ def form(request: pytest.FixtureRequest) -> Form:
     return PACKAGE if request.param == "package" else request.getfixturevalue("example")
 
 
-def built(words: list[str]) -> Objective:
-    """The objective of these options around a fresh encoder."""
-    recipe = resolve(altered(words, "name=x"))
-    torch.manual_seed(0)
-    net = encoder.build_backbone(recipe.model, recipe.data, 0, 0)
-    return building.build_objective(building.Settings.from_recipe(recipe), net, 0)
-
-
-def batch(count: int = 3) -> Batch:
-    return image_batch(count)
-
-
-def hidden_of(given: Batch) -> corruption.Corruption:
-    return corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
-
-
 def test_the_examples_loss_of_predicting_nothing_is_that_of_the_teachers_features(
     example: Form,
 ) -> None:
     """With a head of zeros: the mean smooth L1 norm of the normalised features of the hidden
     patches, computed from the encoder that the teacher is a copy of."""
-    objective, given = built(altered(example.words, "teacher.rate=0.5")), batch()
+    objective, given = built(*example.words, "teacher.rate=0.5"), image_batch(3)
     torch.nn.init.zeros_(objective.head.weight)
-    drawn = hidden_of(given)
+    drawn = corruption.sample(given.key, GRID**2, 0.5, mask=1.0, random=0.0)
     with torch.no_grad():
         feature_BND = objective.encoder.tokens(given.image)[:, 1:]
         centred = feature_BND - feature_BND.mean(-1, keepdim=True)
@@ -132,39 +114,44 @@ def test_the_examples_loss_of_predicting_nothing_is_that_of_the_teachers_feature
 
 
 TAUGHT = {
-    # the options, the teacher's name, what it is an average of, and how much of 1 - m is left after
-    # a third of the run
-    "moco_v3": (["recipe=moco_v3"], "momentum", ("encoder", "projector"), 0.75),
-    "dino": (["recipe=dino", "views.local=0"], "teacher", ("encoder", "head"), 0.75),
+    # the options, the teacher's place, what it is an average of, how much of the way from the first
+    # momentum to the last is left after a third of the run, and both
+    "moco_v3": ("recipe=moco_v3", "momentum", ("encoder", "projector"), 0.75, (0.99, 1)),
+    "dino": ("recipe=dino views.local=0", "teacher", ("encoder", "head"), 0.75, (0.99, 1)),
     "ibot": (
-        ["recipe=ibot", "views.local=0", "ibot.shared=false", "ibot.own_head=true"],
-        "teacher",
-        ("encoder", "head"),
-        0.75,
+        "recipe=ibot views.local=0 ibot.shared=false ibot.own_head=true",
+        *("teacher", ("encoder", "head"), 0.75, (0.99, 1)),
     ),
-    "ijepa": (["recipe=ijepa"], "teacher", ("encoder",), 2 / 3),
-    "example": ([], "teacher", ("encoder",), 2 / 3),
+    "ijepa": ("recipe=ijepa", "teacher", ("encoder",), 2 / 3, (0.99, 1)),
+    "target": (
+        "target=teacher data2vec.momentum=[0.9,0.98]",
+        *("target.teacher", ("encoder",), 2 / 3, (0.9, 0.98)),
+    ),
+    "example": ("", "teacher", ("encoder",), 2 / 3, (0.996, 1)),
 }
 
 
-@pytest.mark.parametrize(("start", "name", "sources", "left"), TAUGHT.values(), ids=TAUGHT)
+@pytest.mark.parametrize(("start", "name", "sources", "left", "ends"), TAUGHT.values(), ids=TAUGHT)
 def test_a_teacher_is_a_running_average_of_what_is_trained(
-    start: list[str], name: str, sources: tuple[str, ...], left: float, example: Form
+    start: str, name: str, sources: tuple[str, ...], left: float, ends: tuple, example: Form
 ) -> None:
     """It begins as a copy and gets no gradient; half way it is m 1 + (1 - m) 3, with m half way from
-    its first value to 1, and stays where an update is skipped."""
-    objective = built(altered(TINY, *(start or example.start)))
+    its first value to its last, and stays where an update is skipped."""
+    objective = built(*(start.split() or example.start))
     first, third, half, last = (objective.averages(share)[0] for share in (0, 1 / 3, 0.5, 1))
-    assert 0.9 < first < 1 == last and half == pytest.approx((1 + first) / 2)
-    assert third == pytest.approx(1 - left * (1 - first))
+    assert (first, last) == pytest.approx(ends) and half == pytest.approx((last + first) / 2)
+    assert third == pytest.approx(last - left * (last - first))
     pairs = list(objective.averages(0.5)[1])
     owned = [p for source in sources for p in getattr(objective, source).parameters()]
     assert [id(p) for _, p in pairs] == [id(p) for p in owned if p.requires_grad]
     assert all(torch.equal(average, p) for average, p in pairs)
-    assert not any(p.requires_grad for p in getattr(objective, name).parameters())
-    if name == "teacher":
-        assert not any(part.training for part in objective.train().teacher.modules())
+    assert not any(p.requires_grad for p in objective.get_submodule(name).parameters())
+    if name != "momentum":
+        teacher = objective.train().get_submodule(name)
+        assert not any(part.training for part in teacher.modules())
     assert not [key for key in objective.heads() if name in key]
+    if name in ("momentum", "target.teacher"):
+        assert objective.exported is objective.encoder
     strategy = object.__new__(Strategy)
     strategy.objective = objective
     with torch.no_grad():

@@ -11,12 +11,10 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers.built import built
 from helpers.exports import of_timm
 from helpers.options import altered
 from helpers.runs import run
-from ssl_vit.models import drop_path, encoder
-from ssl_vit.objectives.supervised.network import Supervised
-from ssl_vit.recipe.schema import Data, Model
 from ssl_vit.training import loop, sharding
 
 
@@ -69,21 +67,17 @@ def test_a_run_compiles_one_graph(
 def test_blocks_of_all_rates_of_drop_path_share_graphs(counter: CompileCounter) -> None:
     """Compiled one by one, as under ZeRO 1, 2 and FSDP2: one graph, one of the first block,
     whose rate is 0, and one of the last, which can compute some tokens alone."""
-    torch.manual_seed(0)
-    model = Model(patch=4, width=32, depth=12, heads=2, mlp=64)
-    net = encoder.build_encoder(model, Data(size=16), drop_path=0.5)
-    sharding.compile_blocks(
-        Supervised(net, 5, loss="softmax", smoothing=0, hidden=False, pool="token")
-    )
+    objective = built("recipe=supervised", "model.depth=12", "optim.drop_path=0.5")
+    sharding.compile_blocks(objective)
     image = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
     for _ in range(2):
-        net.train().feature(image, "token").sum().backward()
+        objective.train().encoder.feature(image, "token").sum().backward()
     assert counter.frame_count == 3
 
 
 def test_drop_path_keeps_the_mean_and_drops_whole_samples() -> None:
-    torch.manual_seed(0)
-    layer, x = drop_path.DropPath(0.25), torch.ones(20_000, 2, 3)
+    last = built("recipe=supervised", "optim.drop_path=0.25").encoder.backbone.blocks[-1]
+    layer, x = last.drop_path2, torch.ones(20_000, 2, 3)
     made = layer(x)
     kept = made[:, 0, 0] > 0
     assert torch.equal(made, (kept / 0.75)[:, None, None].expand_as(x))
@@ -92,9 +86,7 @@ def test_drop_path_keeps_the_mean_and_drops_whole_samples() -> None:
 
 
 def test_drop_path_rises_linearly_from_0() -> None:
-    net = encoder.build_encoder(
-        Model(patch=4, width=32, depth=5, heads=2, mlp=64), Data(size=16), drop_path=0.4
-    )
+    net = built("recipe=supervised", "model.depth=5", "optim.drop_path=0.4").encoder
     rates = [1 - float(getattr(block.drop_path2, "keep", 1.0)) for block in net.backbone.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert not [name for name in net.state_dict() if "keep" in name]

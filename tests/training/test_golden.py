@@ -18,13 +18,12 @@ import torch
 
 from helpers.exports import of_timm
 from helpers.options import ROOT, TINY, altered
-from helpers.resolving import resolve
-from ssl_vit.jobs import train as train_job
+from helpers.runs import rows, run
 from ssl_vit.runs.environment import cpu_model
-from ssl_vit.runs.folder import Run
 
 GOLDEN = ROOT / "tests" / "golden"
 SHORT = altered(TINY, "optim.steps=40", "log.every=1")
+PLAIN = [*SHORT, "eval.collapse=null"]
 CURVES = {
     "mpp": SHORT,
     "mpp_grid_color": [*SHORT, "target=grid_color"],
@@ -35,17 +34,11 @@ CURVES = {
     "simmim": altered(SHORT, "recipe=simmim"),
     "mae": altered(SHORT, "recipe=mae"),
     "moco_v3": altered(SHORT, "recipe=moco_v3"),
-    "dino": altered(
-        SHORT, "recipe=dino", "views.local_size=8", "dino.prototypes=32", "eval.collapse=null"
-    ),
-    "ibot": altered(
-        SHORT, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32", "eval.collapse=null"
-    ),
-    "ijepa": altered(SHORT, "recipe=ijepa", "eval.collapse=null"),
-    "lejepa": altered(
-        SHORT, "recipe=lejepa", "views.local_size=8", "lejepa.slices=32", "eval.collapse=null"
-    ),
-    "distill": altered(SHORT, "recipe=distill", "eval.collapse=null"),
+    "dino": altered(PLAIN, "recipe=dino", "views.local_size=8", "dino.prototypes=32"),
+    "ibot": altered(PLAIN, "recipe=ibot", "views.local_size=8", "ibot.prototypes=32"),
+    "ijepa": altered(PLAIN, "recipe=ijepa"),
+    "lejepa": altered(PLAIN, "recipe=lejepa", "views.local_size=8", "lejepa.slices=32"),
+    "distill": altered(PLAIN, "recipe=distill"),
     "supervised": altered(SHORT, "recipe=supervised"),
     "joint": altered(SHORT, "recipe=joint"),
 }
@@ -65,9 +58,7 @@ def losses(name: str, folder: Path) -> list[float]:
     if name == "distill":
         teacher = of_timm(folder / "teacher", embed_dim=48, num_heads=3)
         words.append(f"distill.teacher={teacher}")
-    run = Run(resolve(words))
-    train_job.train(run)
-    return [row["loss"] for row in run.rows()]
+    return [row["loss"] for row in rows(run(words).folder)]
 
 
 @pytest.mark.parametrize("name", CURVES)

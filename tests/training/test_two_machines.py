@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.options import ROOT, TINY, altered
-from helpers.resolving import resolve
-from helpers.runs import rows
-from ssl_vit.jobs.train import train
-from ssl_vit.runs.folder import Run
+from helpers.runs import rows, run
 
 pytestmark = pytest.mark.slow
 NAMES = "ssl-vit-1", "ssl-vit-2"
@@ -66,7 +63,7 @@ def launch(machine: int, config: str, options: list[str]) -> subprocess.Popen:
 @pytest.mark.parametrize("config", ["two_machines", "zero2"])
 def test_two_machines_train_as_one_process_does(config: str, tmp_path: Path) -> None:
     options = altered(TINY, "log.every=1", f"out={tmp_path}")
-    train(Run(resolve([*options, "name=one"])))
+    run([*options, "name=one"])
     pair = [launch(number, config, [*options, "name=two", "compute.batch=8"]) for number in (1, 2)]
     said = [one.communicate(timeout=300)[0] for one in pair]
     assert [one.returncode for one in pair] == [0, 0], said
