@@ -311,9 +311,9 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
 def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
     """Return a table of the metrics of the training task, with a row for each baseline of a metric.
 
-    A metric without baselines has one row. If a metric has several baselines, the name of the metric
-    in each row also says which baseline the row is about. The first heading of the table is the
-    number of measured images, such as "400 test images".
+    A metric without baselines has one row. If a metric has several baselines, the first column also
+    says which baseline a row is about. The first heading of the table is the number of measured
+    images, such as "400 test images".
 
     Args:
         readings: Metrics of the rows, all of one split.
