@@ -76,7 +76,9 @@ def parse_request(
         UserError: An option or the study's file is wrong.
     """
     arguments, swept = sweep.split(arguments)
-    command_words = () if content is not None else _command_words(arguments, swept)
+    command_words: Iterable[str] = ()
+    if content is None:
+        command_words = _command_words(arguments, swept)
     study_options = parse(StudyOptions, arguments)
     unread = study_options.unread.with_absolute_plugin()
     unread.run_plugin()
