@@ -124,7 +124,7 @@ TEST_SHARE = 0.2  # share of the images to test on if there is no test split
 NAMED = 4  # number of names that `list_names` writes out
 # nouns that `format_count` can put into the singular
 COUNTED = "image|file|folder|tar|task|job|step|seed|run|row|thread|worker|warning|checkpoint"
-COUNTED += "|process|pass"
+COUNTED += "|process|pass|class"
 UNSHARDED = "none"  # strategy of a run with one process
 # names of splits for readers, in front of the word "images"
 SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}
@@ -287,11 +287,11 @@ def format_count(count: int, things: str) -> str:
 
     Args:
         count: Number of things.
-        things: Noun in the plural, such as "images of classes". For a count of 1, the last noun
-            that COUNTED lists becomes singular: "image of classes".
+        things: Noun in the plural, such as "images without labels". For a count of 1, the last
+            noun that COUNTED lists becomes singular: "image without labels".
     """
     if count == 1:
-        # COUNTED holds the nouns in the singular. Plurals end in "s" or, for "pass", in "es".
+        # COUNTED holds the nouns in the singular. Plurals end in "s" or, after "ss", in "es".
         things = re.sub(rf"(.*\b(?:{COUNTED}))e?s\b", r"\1", things)
     return f"{count:,} {things}"
 

@@ -33,6 +33,7 @@ def test_one_image_is_no_plural() -> None:
     texts = [formatting.format_count(count, "images without labels") for count in (0, 1, 2, 1000)]
     assert texts[:2] == ["0 images without labels", "1 image without labels"]
     assert texts[2:] == ["2 images without labels", "1,000 images without labels"]
+    assert formatting.format_count(1, "classes") == "1 class"
 
 
 def test_weights_are_said_to_lie_on_several_machines() -> None:

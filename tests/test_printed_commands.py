@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import ssl_vit
 from helpers.launchers import Bench, process_command
 from helpers.resolving import resolve
 from helpers.slurm import stand_ins
@@ -21,13 +22,16 @@ from ssl_vit import formatting
 from ssl_vit.errors import UserError
 from ssl_vit.hub import pull
 from ssl_vit.jobs import cli
+from ssl_vit.lab.study import read
 from ssl_vit.lab.study import tool as study_tool
 from ssl_vit.lab.study.launch import LaunchOutcome, StudyJob
 from ssl_vit.lab.study.options import LauncherEntry
+from ssl_vit.lab.study.request import parse_request
 from ssl_vit.lab.study.slurm import Slurm
 from ssl_vit.recipe.given import Arguments, from_words
 from ssl_vit.recipe.images import Data
 from ssl_vit.recipe.load import Resolved
+from ssl_vit.recipe.recipe_files import RECIPES, study_names
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.runs.folder import Run
 from ssl_vit.runs.next_steps import next_steps, worth_command
@@ -131,6 +135,30 @@ def test_what_a_study_says_next_can_be_pasted(
     study_tool.study(Arguments(["recipe=study/gap", f"out={out}"]))
     words = pasted(after("next", capsys.readouterr().out), tmp_path)
     assert words == shlex.split(formatting.typed_command("report", out / "gap"))
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_the_next_step_of_a_study_file_is_a_command_that_runs(name: str) -> None:
+    """As far as the images or the encoder that the user fills in."""
+    step = read.read(RECIPES / f"{name}.yaml").report.next
+    if step:
+        tool, *words = shlex.split(step.command)
+        with pytest.raises(UserError, match=r"THESE_AND_LABELLED_IMAGES|ENCODER|TASKS"):
+            getattr(ssl_vit, tool)(words)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        Arguments(["recipe=study/gap", "seeds=1", "name=other", "--check"]),
+        Arguments(["recipe=mpp", "data.size=32", "sweep", "corruption.rate=0.3,0.5", "seeds=2"]),
+        Arguments([], [("recipe", "mpp"), ("sweep", {"optim.betas": [[0.9, 0.95], [0.9, 0.99]]})]),
+    ],
+)
+def test_the_words_that_repeat_a_study_give_the_same_study(arguments: Arguments) -> None:
+    made = parse_request(arguments)
+    again = parse_request(Arguments([*made.command_words]))
+    assert (again.study, again.tasks) == (made.study, made.tasks)
 
 
 def test_a_tool_is_found_from_another_folder(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import UserError, suggest
-from ..formatting import list_names
+from ..formatting import format_count, list_names
 from ..recipe import declaration
 from ..recipe.schema import Data
 from .labels import WHOLE, same_numbers
@@ -226,8 +226,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
         if low < -1 or high >= limit:
             raise UserError(
                 f"{data.location}: the {split} split has labels from {low} to {high}, but"
-                f" with {limit} classes the labels must be 0 to {limit - 1}, or -1 for no label."
-                " Correct the labels or data.classes=."
+                f" with {format_count(limit, 'classes')} the labels must be 0 to {limit - 1}, or"
+                " -1 for no label. Correct the labels or data.classes=."
             )
     classes = data.classes or len(splits.train.classes)
     if classes:

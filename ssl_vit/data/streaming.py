@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import rng
 from ..errors import UserError, reason
-from ..formatting import format_bytes, format_image_count
+from ..formatting import format_bytes, format_count, format_image_count
 from .labels import Labels
 from .source import Missing, Raw, Source, Store
 
@@ -272,9 +272,9 @@ class Stream:
             label = -1
         elif self.classes is not None and not -1 <= label < self.classes:
             raise ValueError(
-                f"row {row} has label {label}, but with {self.classes} classes the labels must be"
-                f" 0 to {self.classes - 1}, or -1 for no label. Correct the label, or set"
-                " data.classes="
+                f"row {row} has label {label}, but with {format_count(self.classes, 'classes')} the"
+                f" labels must be 0 to {self.classes - 1}, or -1 for no label. Correct the label,"
+                " or set data.classes="
             )
         image = values[self.image]  # bytes, {bytes, path}, or nothing for a row without an image
         if not image:

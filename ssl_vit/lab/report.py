@@ -49,6 +49,7 @@ from ..runs import notebook, seen_text
 from ..runs.files import write_atomically
 from .answer import Answer, answer
 from .compare import list_limits, parse_numbers
+from .next_step import next_step
 from .results import Results, load
 from .study.read import REFERENCE
 from .study.tasks import Task, warn_about_other_tries
@@ -101,11 +102,17 @@ class Report:
             return self.verdict.sentences
         return (*self.answer.lines, *self.verdict.sentences[1:])
 
+    @cached_property
+    def next_step(self) -> str:
+        """What to do next, with a command. Empty if nothing is recommended."""
+        return self.answer.next_step if self.answer else next_step(self.results, self.verdict)
+
     def content(self) -> dict[str, Any]:
-        """Return the content for `--json`: sentences, and the rows of all tables and results."""
+        """Return the content for `--json`: sentences, the next step, and the rows of all tables."""
         tables = {name: _records(shown.frame) for name, shown in self.tables.items()}
         rows = _records(self.results.table)
-        content = {"sentences": [*self.sentences], "tables": tables, "results": rows}
+        content = {"sentences": [*self.sentences], "next": self.next_step}
+        content |= {"tables": tables, "results": rows}
         return dict(stats.as_json(content))
 
     def lines(self) -> Iterator[str]:
@@ -115,8 +122,8 @@ class Report:
         yield from plain_table(*cells(as_text(first)))
         yield first.caption
         yield f"report      {self.folder / PAGE}, {self.folder / 'report.md'}"
-        if self.answer:
-            yield f"next        {self.answer.next_step}"
+        if self.next_step:
+            yield f"next        {self.next_step}"
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
@@ -174,9 +181,9 @@ def page(report: Report) -> list[Section]:
     """Return the sections of the report's page.
 
     The page opens with the report's conclusions (`report.sentences`), the table of compared values
-    and a figure of these values. The differences and the limits follow. The exploratory tables, the
-    cost and the notes come last. They are folded, so a reader sees only their titles at first.
-    Empty sections are left out.
+    and a figure of these values. Descriptions of the names, the differences and the limits follow.
+    The exploratory tables, the cost and the notes come last. They are folded, so a reader sees only
+    their titles at first. Empty sections are left out.
     """
     results, verdict, further_tables = report.results, report.verdict, dict(report.tables)
     training_on_test = list(_describe_training_on_test(results, verdict))
@@ -184,8 +191,8 @@ def page(report: Report) -> list[Section]:
         Text(sentence, warning=True) for sentence, is_unsound in training_on_test if is_unsound
     ]
     opening += (Text(_without_paths(report, sentence)) for sentence in report.sentences)
-    if report.answer:  # only if the study asks whether pre-training helps
-        opening.append(Text(f"Next: {_without_paths(report, report.answer.next_step)}"))
+    if report.next_step:
+        opening.append(Text(f"Next: {_without_paths(report, report.next_step)}"))
     if "compared" in further_tables:
         opening += _table(further_tables.pop("compared"))
         if is_installed("matplotlib"):
@@ -209,8 +216,12 @@ def page(report: Report) -> list[Section]:
         f" {finished[-1]} UTC, on these machines:"
     )
     machines = sorted({describe_machine(run.environment) for run in results.finished.values()})
+    explained = [
+        f"{name}: {meaning}" for name, meaning in results.plan.report.get("explain", {}).items()
+    ]
     sections = [
         Section("", opening),
+        Section("What the names mean", [Listing(explained)] if explained else []),
         Section("Differences", differences),
         Section("Limits", [Listing(limits)] if limits else []),
         Section("Exploratory", exploratory, is_folded=True),

@@ -141,6 +141,8 @@ def _compared_means(results: Results, verdict: Verdict, measure: Measure) -> Rep
     )
     if measure.scale == 100:
         caption += " Values are in percent."
+    if "paper" in results.plan.report:
+        caption += " The column paper shows published values, for comparison."
     return ReportTable(frame, caption, f"{_level(verdict.primary.size)} interval", measure.digits)
 
 

@@ -162,14 +162,15 @@ def read_metrics(
             continue
         reading = readings[metric]
         if math.isfinite(reading.value):
-            label = f"{key.part} {baseline.called}".lstrip()
             substitute = key.subject if key.subject in SUBSTITUTES else ""
             is_commonest_class = baseline.called.endswith(COMMONEST_CLASS)
-            column = COMMONEST if is_commonest_class else substitute or label
+            column = COMMONEST if is_commonest_class else substitute or baseline.called
             difference = entries[metric].differences.get(key.subject)
             better = _judge_against_baseline(reading, entry.value, difference)
             reading.comparisons.append(
-                BaselineComparison(label, substitute, column, entry.value, difference, better)
+                BaselineComparison(
+                    baseline.called, substitute, column, entry.value, difference, better
+                )
             )
     return list(readings.values())
 
@@ -310,7 +311,8 @@ def _features_table(readings: Sequence[MetricReading], page: bool) -> Table:
 def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
     """Return a table of the metrics of the training task, with a row for each baseline of a metric.
 
-    A metric without baselines has one row. The first heading of the table is the number of measured
+    A metric without baselines has one row. If a metric has several baselines, the first column also
+    says which baseline a row is about. The first heading of the table is the number of measured
     images, such as "400 test images".
 
     Args:
@@ -320,12 +322,13 @@ def _task_table(readings: Sequence[MetricReading], page: bool) -> Table:
     largest = max(readings, key=lambda reading: reading.images)
     rows = []
     for reading in readings:
-        cells = [measure_text(reading, largest), value_text(reading, page)]
+        name, value = measure_text(reading, largest), value_text(reading, page)
         for baseline in reading.comparisons:
-            value = reading.row.text(baseline.value, page)
-            rows.append([*cells, f"{value} ({baseline.label})", baseline.better])
+            against = f", against {baseline.label}" if len(reading.comparisons) > 1 else ""
+            to_beat = f"{reading.row.text(baseline.value, page)} ({baseline.label})"
+            rows.append([f"{name}{against}", value, to_beat, baseline.better])
         if not reading.comparisons:
-            rows.append([*cells, "", ""])
+            rows.append([name, value, "", ""])
     head = [largest.images_text, "this run", "baseline", "better than the baseline"]
     return Table(head, rows)
 

@@ -347,11 +347,14 @@ def _sizes(r: Recipe) -> None:
         return
     below = size // patch * patch
     nearest_sizes = [side for side in (below, below + patch) if side >= 2 * patch] or [2 * patch]
-    remedy = f"Use data.size={' or '.join(map(str, nearest_sizes))}"
+    remedies = [f"data.size={' or '.join(map(str, nearest_sizes))}"]
     if divisors := [side for side in range(2, size // 2 + 1) if size % side == 0]:
         nearest_patch = min(divisors, key=lambda side: abs(side - patch))
-        remedy += f", or model.patch={nearest_patch}"
-    text = f"must be a multiple of model.patch={patch} and at least {2 * patch}. {remedy}."
+        remedies.append(f"model.patch={nearest_patch}")
+    text = (
+        f"must be a multiple of model.patch={patch} and at least {2 * patch}."
+        f" Use {', or '.join(remedies)}."
+    )
     r.refuse("data.size", text, size % patch or size < 2 * patch)
     r.refuse("model.width", f"must be a multiple of model.heads={heads}.", r.model.width % heads)
 

@@ -368,14 +368,14 @@ def _check_normalisation(recipe: Recipe, start: Values) -> None:
     """
     channels = start.get("data.channels", 3)
     if start and channels != recipe.data.channels:
-        remedy = f"Use data.channels={channels}"
+        remedies = [f"data.channels={channels}"]
         if channels == 3:
             if recipe.model.adapt_channels:
                 return
-            remedy += " or model.adapt_channels=true"
+            remedies.append("model.adapt_channels=true")
         raise UserError(
             f"data.channels={recipe.data.channels}: init={recipe.init} was trained with another"
-            f" number of channels. {remedy}."
+            f" number of channels. Use {' or '.join(remedies)}."
         )
     for key in ("range", "mean", "std"):
         expected = start.get(f"data.{key}")

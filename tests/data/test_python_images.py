@@ -119,8 +119,9 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
         name="tuned",
     )
     assert tuned is not None and tuned.metrics["top1"].n == 6
-    estimate = ssl_vit.study(recipe="study/gap", images=Photos(), out=tmp_path, check=True)
-    assert estimate is not None
+    study = {"recipe": FEW[0], "sweep": {"optim.lr": [0.1, 0.2]}, "check": True}
+    estimate = ssl_vit.study(study, images=Photos(), out=tmp_path, name="study")
+    assert len(estimate.runs) == 2
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,8 @@ def test_classes_are_those_named_or_counted(tmp_path):
     assert classes_of(plain, "mpp") == 0, "nobody asks"
     with pytest.raises(UserError, match=r"labels from 0 to 4, .* 3 classes"):
         classes_of(plain, classes=3)
+    with pytest.raises(UserError, match=r"with 1 class the labels"):
+        classes_of(plain, classes=1)
     with pytest.raises(UserError, match=r"labels from -2 to 3"):
         classes_of(load(labelled(tmp_path / "c.parquet", [0, -2, 2, 3] * 2)))
     none = load(parquet(tmp_path / "a.parquet", {"image": cells(range(8))}))

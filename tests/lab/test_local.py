@@ -231,6 +231,17 @@ def test_a_setting_whose_worst_seed_has_failed_is_not_chosen(tmp_path):
     assert chosen == ({"optim.lr": 0.1}, 3, ["optim.lr"])
 
 
+def test_a_try_that_measured_nothing_is_named(tmp_path):
+    """The sentence ended in nothing: "did not measure accuracy, only"."""
+    bench = Bench(tmp_path)
+    final = bench.job.tasks["final-mpp-0"]
+    for name in final.tries:
+        (bench.runs / name).mkdir(parents=True)
+        (bench.runs / name / "result.json").write_text('{"measurements": []}')
+    with pytest.raises(UserError, match=r"sweep-mpp-0-lr=\S+ did not measure .+ no metric\.$"):
+        best_values(final, bench.job.tasks, bench.runs)
+
+
 def test_a_measure_that_is_not_there_fails_what_asks_for_it(tmp_path):
     runs = GAP["runs"] | {"final": GAP["runs"]["final"] | {"best": {"of": "sweep", "by": "loss"}}}
     bench = Bench(tmp_path, GAP | {"runs": runs})

@@ -84,7 +84,7 @@ def after(text, title, first):
 def test_the_page_is_short_and_claims_come_first(whole):
     text = (whole / "report.md").read_text()
     opening = "By top-1 on test images, mpp is 5.00 points above scratch"
-    assert text.splitlines()[2].startswith(opening) and len(text.split()) < 500
+    assert text.splitlines()[2].startswith(opening) and len(text.split()) < 550
     assert not CLAIMS.search(text.partition("## ")[2])
     before, _, behind = text.partition("## Exploratory")
     assert "mpp minus scratch" in before and "mpp minus scratch" not in behind
@@ -127,6 +127,39 @@ def test_pairs_of_several_names_stand_in_the_table_of_differences(reported):
     assert table(text, "arm")[0] == ["arm", "n", "mean", "sd", "exaFLOP"]
     row = {row[0]: row[1:] for row in table(text, "difference")}["mae minus mpp"]
     assert (row[1], row[3], row[4]) == ("+20.50", f"{low} to {high}", "97.5%")
+
+
+def test_the_page_says_what_names_mean(whole, tmp_path):
+    """Arms were named on the page and explained nowhere."""
+    assert "- mae: pretrain with recipe=mae" in (whole / "report.md").read_text()
+    explain = {"arm": "the way to train", "final": "the test"}
+    content = changed(TUNED, report__explain=explain)
+    text = markdown(study(tmp_path / "s", content, counted()))
+    assert "- arm: the way to train\n- final: the test" in text and "with recipe=mae" not in text
+
+
+def test_the_next_step_follows_from_the_results(tmp_path):
+    """Other studies than study/worth ended without one."""
+    repeated = {"words": ["recipe=made.yaml", "seeds=3"]}
+
+    def found(name, right, **new):
+        folder = study(tmp_path / name, changed(TUNED, **new), counted(right))
+        alter(folder / "study.json", **repeated)
+        return folder, report.write(folder).next_step.partition(": ")[2].split()
+
+    folder, longer = found("decided", RIGHT)
+    assert {"pretrain", "recipe=mae", "optim.steps=20"} <= {*longer}
+    (folder / "final-mae-0" / "result.json").unlink()
+    unfinished = report.write(folder).next_step.split()
+    assert {"study", "recipe=made.yaml", "seeds=3"} <= {*unfinished}
+    equal = {"scratch": (200, 208, 204), "mpp": (203, 204, 207), "mae": (200, 209, 202)}
+    _, more = found("undecided", equal)
+    assert {"study", "recipe=made.yaml", "seeds=8"} <= {*more} and "seeds=3" not in more
+    _, few = found("few", RIGHT, seeds=[2])
+    assert "seeds=2,3,4" in few
+    stated = {"what": "To list the runs", "command": "runs runs"}
+    folder, _ = found("stated", RIGHT, report__next=stated)
+    assert report.write(folder).next_step.endswith(" runs runs")
 
 
 def test_a_loss_has_four_decimals(tmp_path):

@@ -40,14 +40,17 @@ def page_of(folder):
 
 
 def test_the_numbers_of_a_finished_run(tmp_path):
-    """Wilson's interval of 50 of 100 is 40.38% to 59.62% (Newcombe, 1998, method 3)."""
+    """Wilson's interval of 50 of 100 is 40.38% to 59.62% (Newcombe, 1998, method 3). Rows of one
+    metric have different names: two rows had the name "accuracy masked"."""
     page = page_of(make_run(tmp_path / "made"))
     results = page.table(["100 held-out images", "this run", "baseline"])
-    masked = ["accuracy masked", "50.00% (40.38 to 59.62)"]
-    assert sorted(results) == [
-        [*masked, "45.00% (the neighbours' mean)", "not known"],
-        [*masked, "7.00% (the commonest colour)", "yes"],
-        ["loss", "2.25", "", ""],
+    masked = "50.00% (40.38 to 59.62)"
+    names = ["accuracy masked, against the commonest colour", "accuracy masked, against the neighb"]
+    assert all(row[0].startswith(name) for row, name in zip(sorted(results), names, strict=False))
+    assert [row[1:] for row in sorted(results)] == [
+        [masked, "7.00% (the commonest colour)", "yes"],
+        [masked, "45.00% (the neighbours' mean)", "not known"],
+        ["2.25", "", ""],
     ]
     assert "1,000 steps on 64,000 images in 6 min 38 s" in page.text
     costs = dict(page.table(["fact", "value"]))

@@ -258,9 +258,9 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
             result = read_result(folder, name)
             measurements = {entry.key: entry for entry in result.measurements}
             if key not in measurements:
-                measured_names = ", ".join(map(flat_name, measurements))
+                measured = ", ".join(map(flat_name, measurements)) or "no metric"
                 raise UserError(
-                    f"{where}: task {name} did not measure {measure}, only {measured_names}"
+                    f"{where}: task {name} did not measure {measure}. It measured {measured}."
                 )
             split = measurements[key].split
             if split != "validation":

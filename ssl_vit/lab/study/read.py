@@ -30,6 +30,7 @@ from ...recipe.keys import Values, convert
 from ...recipe.parsing import flatten, load_yaml
 from ...recipe.schema import all_keys
 from ...recipe.words import read as read_text
+from ...recipe.words import write_all
 
 # {column: type} of the results table, which also has one column per axis
 COLUMNS = {
@@ -274,6 +275,18 @@ class StudyRun(StudySection):
     ) = None
 
 
+class NextStep(StudySection):
+    """Next step after a study, which the report names once the study is decided.
+
+    Attributes:
+        what: What the study cannot show, and what the command does.
+        command: Tool and its arguments, such as "study recipe=study/worth objective=mpp".
+    """
+
+    what: str
+    command: str
+
+
 class ReportSection(StudySection):
     """Comparisons in a study's report.
 
@@ -285,6 +298,8 @@ class ReportSection(StudySection):
         beside: Further runs to show, without comparing them.
         paper: `{name: value published in the paper}`.
         notes: Lines to add.
+        explain: `{name: description}` of axes, names on axes and runs, and of `paper`.
+        next: What to do after the study.
         mean_over: `{axis: {group: names}}` to average over.
         condition: Words that open the first sentence of the report.
         question: Facts from which lab/answer.py writes the answer of `study/worth`.
@@ -297,6 +312,8 @@ class ReportSection(StudySection):
     beside: Names = ()
     paper: Annotated[dict[str, float], Keyed] = {}
     notes: Names = ()
+    explain: Annotated[dict[str, str], Keyed] = {}
+    next: NextStep | None = None
     mean_over: Annotated[
         dict[str, Annotated[dict[str, Names], Keyed]],
         BeforeValidator(lambda node: {node: {}} if type(node) is str else _keyed(node)),
@@ -385,6 +402,32 @@ def build(content: Mapping[str, Any], where: str) -> Study:
     except (ValueError, UserError) as error:
         raise UserError(f"{where}: {error}") from None
     return study
+
+
+def explanations(study: Study) -> dict[str, str]:
+    """Return `{name: description}` of the axes, the names on axes and the runs of a study.
+
+    The descriptions come from `report.explain` of the study file. If neither an axis nor a name on
+    the axis has a description, the name is described by the options that the name sets.
+    """
+    given = study.report.explain
+    texts: dict[str, str] = {}
+    for axis, settings_by_name in study.axes.items():
+        if axis in given:
+            texts[axis] = given[axis]
+        for name, settings in settings_by_name.items():
+            if name in given:
+                texts[name] = given[name]
+            elif axis not in given:
+                texts[name] = "; ".join(
+                    f"{run} with {' '.join(write_all(setting.options))}"
+                    for run, setting in settings.items()
+                    if setting.options
+                )
+    texts |= {run: given[run] for run in study.runs if run in given}
+    if study.report.paper and "paper" in given:
+        texts["paper"] = given["paper"]
+    return {name: text for name, text in texts.items() if text}
 
 
 def find_references(values: Iterable[Any]) -> set[str]:
@@ -691,7 +734,8 @@ def _check_report(study: Study, report: ReportSection) -> None:
 
     The compared names, such as `mae` and `scratch`, are the names on the first axis of the run
     under `report.test`. The further runs under `report.beside` are shown without a comparison.
-    `report.paper` has published values of the compared names. `report.mean_over` has groups of
+    `report.paper` has published values of the compared names. `report.explain` describes names of
+    the study. `report.mean_over` has groups of
     names on an axis, such as `{data: {photos: [flowers, birds]}}`, to average over.
 
     Raises:
@@ -710,6 +754,9 @@ def _check_report(study: Study, report: ReportSection) -> None:
     for pair in report.pairs:
         _check_known("report.pairs", pair, study.compared, "a compared name")
     _check_known("report.paper", report.paper, study.compared, "a compared name")
+    names_on_axes = [name for names in study.axes.values() for name in names]
+    explained = (*study.axes, *names_on_axes, *study.runs, "paper")
+    _check_known("report.explain", report.explain, explained, "an axis, a name or a run")
     over = study.runs[report.test].over
     _check_known("report.mean_over", report.mean_over, over, f"an axis of run {report.test}")
     for axis, groups in report.mean_over.items():

@@ -29,12 +29,12 @@ from ...runs.shared import STUDY
 from ..compare import Comparison, Rule, list_comparisons
 from .hours import Group
 from .launch import RESULT, planned_options
-from .read import Study, fill_references
+from .read import Study, explanations, fill_references
 from .tasks import Task, Tasks
 
 FILE = STUDY
 # keys of a report that change only what a reader sees, and no comparison
-READER_KEYS = {"beside", "paper", "notes", "condition", "question"}
+READER_KEYS = {"beside", "paper", "notes", "explain", "next", "condition", "question"}
 
 
 class StudyRecord(Record):
@@ -48,6 +48,8 @@ class StudyRecord(Record):
     # set if the hours of the study may leave groups of tasks out
     order: MayLack[list[Group]] = None
     decides: dict[str, Any]  # values from `deciding_values`
+    # arguments that repeat the study; none if it came from a Python dictionary
+    words: list[str] = Field(default=[])
     # fields of `History`
     changes: list[str] = Field(default=[])
     ends: Whole = 1
@@ -171,7 +173,11 @@ def update_history(folder: Path, study: Study, tasks: Tasks) -> History:
 
 
 def content(
-    study: Study, tasks: Tasks, history: History | None = None, order: Sequence[Group] = ()
+    study: Study,
+    tasks: Tasks,
+    history: History | None = None,
+    order: Sequence[Group] = (),
+    words: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the content of study.json: the plan of a study, the tasks, and changes of the plan.
 
@@ -183,17 +189,20 @@ def content(
         tasks: Tasks of the study.
         history: Changes of the plan after results were known. Default: no changes.
         order: Groups of tasks in the order in which they are started, if hours limit the study.
+        words: Arguments of the study tool that repeat the study.
     """
     rule = rule_of(study)
+    report = study.report.model_dump() | {"explain": explanations(study)}
     groups = {"order": [group.model_dump() for group in order]} if order else {}
     return {
         "title": study.title,
         "axes": {axis: list(names) for axis, names in study.axes.items()},
-        "report": {key: value for key, value in study.report.model_dump().items() if value},
+        "report": {key: value for key, value in report.items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
         **groups,
         "decides": deciding_values(study),
+        "words": [*words],
         **asdict(history or History()),
     }
 

@@ -1,23 +1,26 @@
 """Build the study that the study tool was called with."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, suggest
-from ...formatting import format_count
+from ...formatting import format_count, option_text
 from ...recipe.given import Arguments, Given, Unread
 from ...recipe.parsing import exists, parse_path
 from ...recipe.recipe_files import RECIPES, recipe_names, study_names
 from ...recipe.schema import build as build_recipe
 from ...recipe.tool import option_name, parse
-from ...recipe.words import NULLS, PRESETS, check_keys
+from ...recipe.words import NULLS, PRESETS, check_keys, write
 from . import check, read, sweep, worth
 from .hours import HoursPlan
 from .options import LAUNCHERS, RELEASED, StudyOptions
 from .task_options import study_keys
 from .tasks import Tasks, plan_tasks, warn_about_other_tries, without_missing
+
+# options of the study tool that are left out of the command that repeats a study
+NOT_REPEATED = ("only", "index", "dry", "check", "device")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class StudyRequest:
         cautions: Warnings to print before the study starts.
         opening: Lines to print before the warnings.
         hours: Plan of the hours that limit the study, or None to run all tasks.
+        command_words: Arguments of the study tool that repeat the study. Empty for a study from a
+            Python dictionary.
     """
 
     study: read.Study
@@ -47,6 +52,7 @@ class StudyRequest:
     cautions: list[str]
     opening: list[str]
     hours: HoursPlan | None = None
+    command_words: tuple[str, ...] = ()
 
 
 def parse_request(
@@ -70,6 +76,9 @@ def parse_request(
         UserError: An option or the study's file is wrong.
     """
     arguments, swept = sweep.split(arguments)
+    command_words: Iterable[str] = ()
+    if content is None:
+        command_words = _command_words(arguments, swept)
     study_options = parse(StudyOptions, arguments)
     unread = study_options.unread.with_absolute_plugin()
     unread.run_plugin()
@@ -118,6 +127,7 @@ def parse_request(
         cautions=lines,
         opening=planned.lines if planned else [],
         hours=hours,
+        command_words=tuple(command_words),
     )
 
 
@@ -138,6 +148,28 @@ def places(arguments: Arguments, content: Mapping[str, Any] | None) -> Collectio
     if swept is not None or options.recipe in (None, worth.NAME):
         return ()
     return read.read(_find_study_file(options.recipe)).places
+
+
+def _command_words(arguments: Arguments, swept: sweep.Swept | None) -> Iterator[str]:
+    """Yield the arguments of the command line that repeats a study.
+
+    Arguments that only check the study, or that run a single task, are left out (NOT_REPEATED).
+
+    Args:
+        arguments: Arguments of the study tool, without the word `sweep`.
+        swept: Keys with several values each, or None without a sweep.
+    """
+    words = [*arguments.words]
+    words += [write(key, value) for key, value in arguments.pairs or () if value is not None]
+    keys_last = swept.words if swept else ()
+    words_by_key = [(word.lstrip("-").partition("=")[0], word) for word in words]
+    yield from (word for key, word in words_by_key if key not in (*NOT_REPEATED, *keys_last))
+    if swept:
+        yield sweep.SWEEP
+        yield from (word for key, word in words_by_key if key in keys_last)
+        for key, values in swept.values.items():
+            items = values if isinstance(values, list | tuple) else [values]
+            yield f"{key}={','.join(map(option_text, items))}"
 
 
 def _find_study(

@@ -32,6 +32,11 @@ from .task_options import evaluated_images, resolve_options
 
 # matches commas outside the brackets of a list and the braces of a mapping
 COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")
+# what the runs of a sweep do, for readers of the report
+RUNS = {
+    "pretrain": "pre-training with each combination of the values",
+    "probe": "classifiers on the features of the frozen encoder",
+}
 Axes = dict[str, dict[str, Any]]  # {key: {value as text: value}}
 
 
@@ -210,6 +215,8 @@ def content(
         options = {"recipe": "evaluate", "init": "{pretrain}"} | images | probe_options
         runs["probe"] = {"tool": "evaluate", "over": [*axes], "options": options}
         report = {"test": "probe"}
+    report["explain"] = {key: f"the option {key} of pre-training" for key in axes}
+    report["explain"] |= {name: RUNS[name] for name in runs}
     return {
         "title": f"{recipe}: {' and '.join(axes)}",
         "match": {match: next(iter(axes))} if match else None,

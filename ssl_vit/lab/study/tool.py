@@ -155,7 +155,9 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
             return StudyOutcome(job.finished, name=job.name, folder=job.folder)
         started = time.monotonic()
         while True:
-            planned = record.content(request.study, job.tasks, history, job.order)
+            planned = record.content(
+                request.study, job.tasks, history, job.order, request.command_words
+            )
             record.write(job.folder, planned)
             outcome = launcher.start(job)
             tasks, _ = record.assign_folders(request.tasks, request.folder)

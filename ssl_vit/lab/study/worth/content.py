@@ -117,6 +117,7 @@ def study_file(setup: StudySetup, size: StudySize, hours: float) -> dict[str, An
             "pairs": [f"{objective}:{baseline}"],
             "beside": [run for run in runs if run in ("frozen", "final_fewer")],
             "condition": condition,
+            "explain": _describe_arms(setup),
             "question": _answer_facts(setup, size),
             "notes": [
                 f"{condition}, the only difference that the study claims is {objective} minus"
@@ -327,6 +328,20 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
     if size.tries > fewest_tries:
         tries = tries | {"data.mixup": MIXUP}
     return {f"tune{part}": start | {"try": tries}, f"final{part}": start}
+
+
+def _describe_arms(setup: StudySetup) -> dict[str, str]:
+    """Return `{arm: what the study does with the arm}`."""
+    objective, baseline = setup.arms
+    further = "further pre-training of the encoder" if setup.init else "pre-training"
+    without = "the encoder as it is, fine-tuned"
+    if not setup.init:
+        without = "no pre-training: fine-tuning alone, or after supervised training on the labels"
+    arms = {
+        objective: f"{further} with {objective} on all images without labels, then fine-tuning",
+        baseline: without,
+    }
+    return arms | ({RELEASED: "a released encoder, fine-tuned"} if setup.released else {})
 
 
 def describe_runs(setup: StudySetup) -> str:
