@@ -185,13 +185,23 @@ def holds_texts(feature: Any) -> bool:
 
 
 def class_names(features: Features, label: str | None) -> list[str]:
-    """Return the class names of a label column, or [] for classes without names."""
-    feature = features[label] if label else None
-    if feature is not None and holds_lists(feature):
-        feature = feature.feature
+    """Return the names of the classes, in the order of the class numbers.
+
+    Only columns of the type `datasets.ClassLabel`, or of lists of this type, have names. For other
+    columns, and without a label column, return an empty list.
+
+    Args:
+        features: Types of all columns, from `datasets`.
+        label: Name of the label column, or None.
+    """
+    if not label:
+        return []
+    feature = features[label]
+    if holds_lists(feature):
+        feature = feature.feature  # type of the items
     if not isinstance(feature, datasets.ClassLabel):
         return []
-    return list(map(compose_unicode, feature.names))
+    return [compose_unicode(name) for name in feature.names]
 
 
 def list_columns(features: Features) -> str:

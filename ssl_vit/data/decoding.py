@@ -195,13 +195,13 @@ def open_image(raw: bytes) -> Image.Image:
         with warnings.catch_warnings(action="ignore"):
             image = Image.open(io.BytesIO(raw), formats=[*FORMATS])
     except UnidentifiedImageError:
-        formats = ", ".join(FORMATS)
+        problem = f"the file is damaged, or has another format than {', '.join(FORMATS)}"
         if raw.startswith(TIFF):
-            raise ValueError(
-                f"the file is damaged, or in none of the formats {formats}. If the image is not RGB"
-                " with 8 bits, set data.channels= or data.range="
-            ) from None
-        raise ValueError(f"the file is damaged, or in none of the formats {formats}") from None
+            problem += (
+                ". To read a TIFF whose pixels are not RGB with 8 bits, set data.channels= or"
+                " data.range="
+            )
+        raise ValueError(problem) from None
     _check_pixels(*image.size)
     return image
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import UserError
+from ..formatting import option_text
 from ..recipe.schema import Data
 from . import decoding, transforms
 from .batch_layout import BatchLayout
@@ -25,18 +26,18 @@ MOST_CLASSES = 4096  # a mask with a higher class holds something else, such as 
 ONE_CHANNEL = ("L", "P", "1", "I", "I;16", "I;16L", "I;16B")  # Pillow's modes of a mask
 
 
-def check(splits: Splits, data: Data) -> None:
-    """Check that all splits have masks.
+def check_masks_exist(splits: Splits, data: Data) -> None:
+    """Check that the images of every split have masks.
 
     Raises:
-        UserError: A split has no masks; the message names the columns of the data.
+        UserError: A split has no masks. The message lists the columns that could hold masks.
     """
     sources = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     for split, source in sources.items():
         if source is not None and not source.masks.column:
             raise UserError(
-                f"data.mask_column=null: the {split} split of {data.place} has no masks."
-                f" {source.masks.choices}."
+                f"data.mask_column={option_text(data.mask_column)}: the {split} split of"
+                f" {data.place} has no column of masks. {source.masks.choices}."
             )
 
 

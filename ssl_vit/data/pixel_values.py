@@ -22,8 +22,8 @@ Decoder = Callable[[bytes | np.ndarray], Tensor]
 
 SHOWN = 3  # the most channels that are displayed
 EXPECTED_BYTES = (
-    "Expected torch.uint8 values from 0 to 255, which the encoder normalises. For values from 0 to"
-    " 1, pass (255 * x).round().byte()"
+    "Pass torch.uint8 values from 0 to 255, because the encoder itself normalises the images. If"
+    " your values are from 0 to 1, pass (255 * images).round().byte()"
 )
 EXPECTED_RGB = (
     "Expected a uint8 tensor (B, 3, H, W) of the encoder's size. For images of other sizes, which"
@@ -99,11 +99,11 @@ def check_integers(pixels: object, data: Data) -> None:
         return
     kind = pixels.dtype if isinstance(pixels, Tensor) else type(pixels).__name__
     if expects_uint8:
-        raise TypeError(f"the images have type {kind}. {EXPECTED_BYTES}")
+        raise TypeError(f"the type of the images is {kind}. {EXPECTED_BYTES}")
     lowest, highest = data.pixel_range
     raise TypeError(
-        f"the images have type {kind}. Expected torch.int32 or torch.uint16 values from {lowest} to"
-        f" {highest}"
+        f"the type of the images is {kind}. Pass torch.int32 or torch.uint16 values from {lowest}"
+        f" to {highest}"
     )
 
 

@@ -39,6 +39,11 @@ class Upload(NamedTuple):
     message: str
     files: Callable[[], Files]
 
+    @property
+    def is_milestone(self) -> bool:
+        """Whether the content is a milestone, which is an export during training."""
+        return not self.stamp
+
 
 def uploads(run: Run) -> Iterator[Upload]:
     """Yield the uploads of a run, one for each branch.

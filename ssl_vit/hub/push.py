@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import hub_files
@@ -94,10 +95,11 @@ def preview(run: Run, say: Say) -> None:
 
 
 def _push(run: Run, say: Say) -> None:
-    """Create the repository if necessary, and upload all branches one after the other.
+    """Create the repository if it does not exist, and upload all branches one after the other.
 
-    If the Hub rejects a branch, the remaining branches are still uploaded, and the first error is
-    raised at the end. If the Hub cannot be reached, the error is raised at once.
+    If the Hub rejects a branch, the remaining branches are still uploaded. After the last branch,
+    the first error is raised. If the Hub is busy or cannot be reached, also after retries, the
+    error is raised at once.
 
     Args:
         run: The run to upload.
@@ -110,27 +112,33 @@ def _push(run: Run, say: Say) -> None:
     _with_retries(partial(_find_parent_commit, run, "main"), say)
     for line in about_data(run):
         say(line)
-    failed: list[Exception] = []
+    errors: list[Exception] = []
     for upload in uploads(run):
-        # Only a milestone (an export during training) has no stamp. After the upload, the folder of
-        # the milestone is removed
-        milestone = None if upload.stamp else run.outbox / upload.branch
         try:
             commit = _with_retries(partial(_commit, run, upload), say)
         except Exception as error:
             if hub_files.is_temporary(error):
                 raise
-            # A milestone that has disappeared was uploaded by another push, which is no failure
-            if milestone is None or milestone.exists():
-                failed.append(error)
+            if not _was_pushed_elsewhere(run, upload):
+                errors.append(error)
             continue
         manifest.record(run, upload, commit)
-        if milestone:
-            with suppress(OSError):  # another push may have removed the milestone
-                remove(milestone, export_files.WRITTEN)
+        if upload.is_milestone:
+            with suppress(OSError):  # another push may have removed the folder
+                remove(_milestone_folder(run, upload), export_files.WRITTEN)
         say(f"pushed      {hub.repo}: {upload.branch} is at commit {commit[:12]}")
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
+
+
+def _milestone_folder(run: Run, upload: Upload) -> Path:
+    """Return the folder in which a milestone waits. The push that uploads it removes the folder."""
+    return run.outbox / upload.branch
+
+
+def _was_pushed_elsewhere(run: Run, upload: Upload) -> bool:
+    """Return whether another push has uploaded the same milestone in the meantime."""
+    return upload.is_milestone and not _milestone_folder(run, upload).exists()
 
 
 def _commit(run: Run, upload: Upload) -> str:

@@ -116,12 +116,15 @@ def patch_distances(grid: tuple[int, int], patch: int) -> Tensor:
 
 
 def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
-    """Return the mean distance in pixels over which each head attends in each image, (B, H).
+    """Return how far the patches of an image attend on average, in pixels, for each head, (B, H).
 
-    For each patch, the distances to all patches are averaged with the attention as weights. The
-    result is the mean over patches (Dosovitskiy et al., 2021, D.7). Attention to prefix tokens is
-    ignored, because prefix tokens have no position in the image. A patch that attends only to
-    prefix tokens is left out. The result is NaN if all patches are left out.
+    This is the mean attention distance of Dosovitskiy et al. (2021, D.7). The distance of a patch
+    is the mean of its distances to all patches, weighted by its attention to these patches. The
+    result is the mean over the patches of an image.
+
+    Prefix tokens, such as the class token, have no position in the image, so attention to them does
+    not count. A patch that attends only to prefix tokens is left out of the mean. If all patches
+    are left out, the result is NaN.
 
     Args:
         attention_BHTT: Attention weights of a block.
@@ -129,9 +132,10 @@ def attention_distance(attention_BHTT: Tensor, distance_NN: Tensor) -> Tensor:
     """
     prefix = attention_BHTT.shape[-1] - len(distance_NN)
     patch_attention_BHNN = attention_BHTT[:, :, prefix:, prefix:]
-    weighted_BHN = (patch_attention_BHNN * distance_NN).sum(-1)
-    mean_BHN = weighted_BHN / patch_attention_BHNN.sum(-1)  # 0 / 0 is NaN
-    return mean_BHN.nanmean(-1)
+    weighted_sum_BHN = (patch_attention_BHNN * distance_NN).sum(-1)
+    # NaN (0 / 0) for a patch that attends only to prefix tokens
+    distance_BHN = weighted_sum_BHN / patch_attention_BHNN.sum(-1)
+    return distance_BHN.nanmean(-1)
 
 
 def rollout(attention_maps: Iterable[Tensor]) -> Tensor:

@@ -120,8 +120,9 @@ def evaluate(
 def embed(options: Options = (), /, *, images: Any = None, **keywords: Any) -> "EmbeddedImages":
     """Write the features of every image of a data set.
 
-    Features that the folder already holds are not computed again. With `query=`, also find the
-    images that are most similar to the query image. `images` is as for `pretrain`.
+    `embed` computes only the features that the folder does not have yet. With `query="cat.jpg"`, it
+    also finds the images whose features are most similar to the features of cat.jpg.
+    `images` is as for `pretrain`.
 
     Raises:
         UserError: The options, the encoder, the images or the folder do not fit together.

@@ -179,7 +179,7 @@ def _open_images(
     resources.check_label_lists(recipe, splits)
     facts = resources.environment_facts(recipe, accelerator, batch_layout, splits)
     if measures_masks(recipe):
-        on_main(accelerator, lambda: masks.check(splits, recipe.data))
+        on_main(accelerator, lambda: masks.check_masks_exist(splits, recipe.data))
     classes = 0
     # Only probes of features or tokens, and the run's classifier, learn or predict labels
     if recipe.probe.measures_that_read("feature", "tokens", "head"):

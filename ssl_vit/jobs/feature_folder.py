@@ -140,29 +140,40 @@ class FeatureFolder:
         return [shard.file for shard in self.shards], nearest
 
     def _load_splits(self) -> dict[str, Source]:
-        """Open the splits that the options name, by default every split that has images.
+        """Open the splits whose features are written: the splits in split=, or all with images.
 
-        Rank 0 prints warnings about the images, and what the labels are. Lists of labels are left
-        out, because a shard has a single label for each image.
+        A shard has a single label for each image, so labels of a column of lists are dropped. On
+        rank 0, print warnings about the images, and where the labels come from.
 
         Returns:
             {name of the split: images}.
         """
         opened = run_splits.open_for_testing(self.data)
-        filled = {name: source for name, source in opened.splits.items() if len(source)}
-        requested = self.options.split or filled
-        names = [named_split(name, filled) for name in requested]
-        splits = {name: without_lists(filled[name], f"the features of {name}") for name in names}
+        with_images = {name: source for name, source in opened.splits.items() if len(source)}
+        requested = self.options.split or with_images
+        names = [named_split(name, with_images) for name in requested]
+        splits = {
+            name: without_lists(with_images[name], f"the features of {name}") for name in names
+        }
         if self.accelerator.is_main_process:
-            # Pass RANGE_OF_ENCODER so that warnings do not recommend data.range=, which the
-            # encoder's recipe fixes
-            warnings = check_pixels.check(splits, self.data, check_pixels.RANGE_OF_ENCODER)
-            for warning in (*opened.guesses, *warnings):
-                print(f"warning: {text_line(warning)}", flush=True)
-            first_split = next(iter(splits.values()))
-            labels_text = run_splits.describe_labels(first_split, self.data)
-            print(f"labels      {text_line(labels_text)}", flush=True)
+            self._describe_images(splits, opened.guesses)
         return splits
+
+    def _describe_images(self, splits: dict[str, Source], guesses: Sequence[str]) -> None:
+        """Print warnings about the images, and where the labels come from.
+
+        Args:
+            splits: {name of the split: images}.
+            guesses: Warnings about how the data was read.
+        """
+        # The range of pixel values is the range that the encoder was trained with. So the warnings
+        # must not advise to set data.range=
+        warnings = check_pixels.check(splits, self.data, check_pixels.RANGE_OF_ENCODER)
+        for warning in (*guesses, *warnings):
+            print(f"warning: {text_line(warning)}", flush=True)
+        first_split = next(iter(splits.values()))
+        labels_text = run_splits.describe_labels(first_split, self.data)
+        print(f"labels      {text_line(labels_text)}", flush=True)
 
     @cached_property
     def shards(self) -> list[FeatureShard]:

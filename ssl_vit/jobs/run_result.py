@@ -10,9 +10,11 @@ from typing import Any
 from ..formatting import format_count, format_duration, format_held_out
 from ..measurements import use_plugin_rows
 from ..pages import metric_tables, run_page, run_verdict, scratch
+from ..pages.blocks import Table
 from ..pages.run_record import read_run
 from ..recipe import recipe_files
 from ..recipe.records.run import Result
+from ..recipe.schema import Recipe
 from ..runs import next_steps, notebook, seen_text
 from ..runs.folder import Run
 from ..runs.shared import is_task
@@ -41,7 +43,8 @@ class RunResult(Result):
         best: The evaluation that chose the weights (checkpoint.best), else None.
         pool: For an evaluation, how features were pooled.
         classes: For the probes of an evaluation, the number of classes to choose from.
-        trunk: For resume=RUN@STEP, the run and the step. The totals include the steps up to there.
+        trunk: For resume=RUN@STEP, the run and the step. The totals include the steps of RUN up to
+            STEP.
         not_compared: For a training run, why features were not compared with untrained weights.
         seen: Which of the measured images the run, and the runs that made the initial weights, have
             trained on.
@@ -68,42 +71,65 @@ class RunResult(Result):
             yield from list(self._lines())
 
     def _lines(self) -> Iterator[str]:
+        """Yield the lines of `lines`. The rows of the run's plugin must be in use."""
         recipe = recipe_files.read(self.folder / "recipe.yaml")
+        in_study = is_task(self.folder)
+        readings = metric_tables.read_metrics(self.measurements, self.measured_on)
+        yield self._finished_line()
+        for title, table in metric_tables.tables(readings):
+            yield from metric_tables.text_lines(title, table)
+        scratch_table = None  # comparison with a run from scratch
+        if recipe.fine_tunes:
+            scratch_table = scratch.scratch_table(self.folder, recipe, self)
+            yield from self._scratch_lines(scratch_table, recipe)
+        yield from self._seen_lines()
+        verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared, in_study)
+        if verdict:
+            yield f"verdict     {verdict}"
+        if not in_study:  # a run of a study needs no next step, because the study goes on by itself
+            next_step = next_steps.main_step(
+                self.folder, recipe, self.not_compared, has_scratch=scratch_table is not None
+            )
+            if next_step:
+                yield f"next        To {next_step.what}: {next_step.command}"
+
+    def _finished_line(self) -> str:
+        """Return a line with the number of steps, the duration, and the path of the page.
+
+        If the run continues another run (resume=RUN@STEP), the line says how many of the steps that
+        run has made. Without a page, the line ends with the folder.
+        """
         page = self.folder / "report.html"
         place = page if page.exists() else self.folder
         parts = []
         if self.steps:
             parts.append(format_count(self.steps, "steps"))
         if self.trunk:
-            parts.append(f"(step {self.trunk.step:,} by run {self.trunk.run})")
+            parts.append(f"(the first {self.trunk.step:,} by run {self.trunk.run})")
         parts.append(f"in {format_duration(self.seconds)}, {self.finished}: {place}")
-        yield f"finished    {' '.join(parts)}{self._describe_best_step()}"
-        readings = metric_tables.read_metrics(self.measurements, self.measured_on)
-        for title, table in metric_tables.tables(readings):
-            yield from metric_tables.text_lines(title, table)
-        scratch_table = None  # comparison with a run from scratch
-        if recipe.fine_tunes:
-            scratch_table = scratch.scratch_table(self.folder, recipe, self)
-            if scratch_table:
-                yield from metric_tables.text_lines("scratch", scratch_table)
-            else:
-                hint = scratch.other_pooling(self.folder, recipe)
-                if hint:
-                    yield f"scratch     {hint}"
-        yield from self._seen_lines()
-        in_study = is_task(self.folder)
-        verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared, in_study)
-        if verdict:
-            yield f"verdict     {verdict}"
-        if in_study:
+        return f"finished    {' '.join(parts)}{self._describe_best_step()}"
+
+    def _scratch_lines(self, scratch_table: Table | None, recipe: Recipe) -> Iterator[str]:
+        """Yield the comparison of a fine-tuned run with training from scratch.
+
+        Args:
+            scratch_table: Table of the comparison. None if there is no run from scratch that is
+                comparable. A line then names a run from scratch that only pools its tokens in
+                another way, if there is such a run.
+            recipe: Recipe of this run.
+        """
+        if scratch_table:
+            yield from metric_tables.text_lines("scratch", scratch_table)
             return
-        is_compared = scratch_table is not None
-        next_step = next_steps.main_step(self.folder, recipe, self.not_compared, is_compared)
-        if next_step:
-            yield f"next        To {next_step.what}: {next_step.command}"
+        hint = scratch.describe_other_pooling(self.folder, recipe)
+        if hint:
+            yield f"scratch     {hint}"
 
     def _describe_best_step(self) -> str:
-        """Describe the step that checkpoint.best has chosen, in parentheses, or return ""."""
+        """Describe the step whose weights checkpoint.best has chosen, in parentheses.
+
+        The text is empty if the run did not choose among steps.
+        """
         best = self.best
         if best is None or best.step is None:
             return ""
@@ -113,10 +139,11 @@ class RunResult(Result):
         )
 
     def _seen_lines(self) -> Iterator[str]:
-        """Yield a line for each run that has trained on measured images, or may have.
+        """Yield a line for each run that was trained on measured images, or may have been.
 
-        The line is a caution if the run has learned the labels of test images, because its accuracy
-        on these images does not hold for unseen images. Otherwise the line only informs.
+        These are this run and the runs that made the initial weights. The line is a caution if the
+        run has learned the labels of test images, because the accuracy on these images does not
+        hold for unseen images.
         """
         for seen_images in self.seen or ():
             cautions = seen_text.cautions([seen_images])  # for one run, one caution or none

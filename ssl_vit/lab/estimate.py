@@ -302,7 +302,7 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
         recipe.compute.precision = "bfloat16" if has_bfloat16 else "float32"
     # fused attention keeps no attention matrices for the backward pass
     fused = not (here and here.device == "cpu")
-    batch = here.device_batch if here else _device_batch(recipe, options.processes, device)
+    batch = here.device_batch if here else _plan_device_batch(recipe, options.processes, device)
     tensors = {
         stage: costs.memory_bytes(recipe, options.processes, zero, batch or 0, fused)
         for zero, stage in enumerate(STAGES)
@@ -354,12 +354,15 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
     )
 
 
-def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
-    """Return the number of images per forward pass that training will choose for a device.
+def _plan_device_batch(recipe: Recipe, processes: int, device: Device | None) -> int | None:
+    """Return the device batch (images per forward pass) with which a run will train on a device.
 
-    The result is None for an evaluation, because an evaluation does not train. The result is also
-    None if neither the device nor `compute.batch` is known. Training then chooses the number by the
-    memory of the device on which it runs.
+    The result is `compute.batch`, if it is set. Otherwise, it is the largest batch that divides the
+    images of a process and whose activations fit into half of the device's memory.
+
+    The result is None for an evaluation, which does not train. It is also None if neither
+    `compute.batch` nor a device is given, because training then chooses the batch by the memory of
+    the device on which it runs.
 
     Args:
         recipe: Recipe of the run.
@@ -371,25 +374,29 @@ def _device_batch(recipe: Recipe, processes: int, device: Device | None) -> int 
     """
     if not recipe.trains:
         return None
-    # Without a device and without compute.batch, the layout is not used and any number will do
-    fitting_images = 1
+    batch, device_batch = recipe.optim.batch, recipe.compute.batch
+    if device_batch is None and device is None:
+        # the device batch is unknown, but check that the processes divide the batch
+        BatchLayout.divide(batch, None, 1, rank=0, processes=processes)
+        return None
+    largest = 1  # not used, because without a device `device_batch` is a number
     if device is not None:
-        fitting_images = costs.largest_device_batch(recipe, device.memory * GIB, fused=True)
-    # without a device and compute.batch, this only checks that the processes divide the batch
-    layout = BatchLayout.divide(
-        recipe.optim.batch, recipe.compute.batch, fitting_images, rank=0, processes=processes
-    )
-    return layout.device_batch if device or recipe.compute.batch else None
+        largest = costs.largest_device_batch(recipe, device.memory * GIB, fused=True)
+    layout = BatchLayout.divide(batch, device_batch, largest, rank=0, processes=processes)
+    return layout.device_batch
 
 
 def _warnings(device: Device | None, tensors: dict[str, dict[str, int]]) -> list[str]:
-    """Return a warning if the tensors of a process do not fit into the device, else an empty list.
+    """Warn if the tensors of a process need more memory than the device has.
 
-    The warning says what would fit.
+    The warning names the first ZeRO stage whose tensors fit, or else suggests a smaller batch.
 
     Args:
         device: Named device, or None.
         tensors: `{ZeRO stage: {kind: bytes}}` per process.
+
+    Returns:
+        A list with one warning, or an empty list.
     """
     totals = {stage: sum(kinds.values()) for stage, kinds in tensors.items()}
     if device is None or totals["DDP"] <= device.memory * GIB:

@@ -66,8 +66,9 @@ class ReportOptions(ToolOptions):
 
 
 class RunsOptions(ToolOptions):
-    """List all runs in and below a folder, the newest run first: state, metrics, cost, disk use and
-    the differences between the recipes. With best= the tool ranks runs.
+    """List all runs in and below a folder, the newest run first. The list shows the state, the
+    metrics, the cost and the disk use of each run, and the options in which the recipes differ.
+    With best=METRIC, rank the runs by a metric instead.
 
     Examples:
         ssl-vit runs

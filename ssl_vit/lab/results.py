@@ -294,8 +294,8 @@ def _check_training_images(
             for a stream of images, which is not checked.
 
     Raises:
-        UserError: The training images differ. Possible reasons: a run was made on another machine,
-            or the images changed between the runs.
+        UserError: Two runs with the same options have different training images. For example, a run
+            was made on another machine, or the images changed between the runs.
     """
     # {options: name and images of the first run with these options}
     first_runs: dict[tuple[str, ...], tuple[str, str]] = {}
@@ -305,8 +305,9 @@ def _check_training_images(
             first_name, first_images = first_runs.setdefault(options, (name, images["train"]))
             if first_images != images["train"]:
                 raise UserError(
-                    f"{folder / first_name} and {folder / name} were trained on different images."
-                    " Remove the run with the wrong images and type the study's command again."
+                    f"{folder / first_name} and {folder / name}: these two runs have the same data"
+                    " options, but were trained on different images. Remove the folder of the run"
+                    " with the wrong images, and type the study's command again."
                 )
 
 

@@ -104,8 +104,8 @@ class PatchPrediction(Objective):
         """
         if tuple(shape) != tuple(expected):
             raise UserError(
-                f"{describe_class(type(self.target))}: {what} has shape {tuple(shape)}. "
-                f"Return shape {tuple(expected)}."
+                f"{describe_class(type(self.target))}: {what} has shape {tuple(shape)}, but must "
+                f"have shape {tuple(expected)}."
             )
 
     def panels(self, batch: Batch) -> dict[str, Tensor]:

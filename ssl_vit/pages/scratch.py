@@ -92,12 +92,13 @@ def scratch_table(folder: Path, recipe: Recipe, result: Result) -> Table | None:
     return Table(head, rows)
 
 
-def other_pooling(folder: Path, recipe: Recipe) -> str:
-    """Describe a run from scratch that differs from a fine-tuned run only in supervised.pool.
+def describe_other_pooling(folder: Path, recipe: Recipe) -> str:
+    """Describe a run from scratch that would be comparable if it had the same supervised.pool.
 
-    The key supervised.pool says how tokens are pooled. Its default may differ between training from
-    scratch and fine-tuning. The text names the run from scratch, and says with which value of
-    supervised.pool a run from scratch could be compared. The text is empty if there is no such run.
+    The key supervised.pool says how the tokens are pooled into one feature. Its default may differ
+    between training from scratch and fine-tuning. The text names the run from scratch, and the
+    value of supervised.pool with which to train from scratch for a comparison. The text is empty if
+    there is no such run.
 
     Args:
         folder: Folder of a fine-tuned run.

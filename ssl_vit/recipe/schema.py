@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import ConfigDict, Field, ValidationError, create_model
 
 from ..errors import UserError
-from ..formatting import FEW_IMAGES, format_value
+from ..formatting import FEW_IMAGES, format_value, option_text
 from ..measurements import Row
 from ..metrics import held_out_choices
 from . import declaration
@@ -414,11 +414,17 @@ def _check_group(group: declaration.Group) -> None:
         defaults = group.kind().model_dump(warnings=False)
         group.kind.model_validate(defaults)
     except ValidationError as error:
-        path = error.errors()[0]["loc"]  # the key, then positions inside a list or mapping
+        mistake = error.errors()[0]
+        path = mistake["loc"]  # the key, then positions inside a list or mapping
         key_name = str(path[0]) if path else ""
-        raise UserError(
-            f"{group.name}.{key_name}: expected a default within the bounds that key(...) declares"
-        ) from None
+        if mistake["type"] == "missing":
+            problem = "key(...) declares no default. Write a default"
+        else:
+            problem = (
+                f"the default {option_text(mistake['input'])} has the wrong type or is out of"
+                " bounds. Change the default, the type or the bounds"
+            )
+        raise UserError(f"{group.name}.{key_name}: {problem}.") from None
 
 
 @functools.cache

@@ -309,17 +309,16 @@ def is_begun(folder: Path) -> bool:
 
 
 def reconcile(recipe: Recipe, folder: Path) -> Recipe:
-    """Complete a recipe from the folder of its run, and check that the folder holds this run.
+    """Check that a folder holds the run of a recipe, and fill in the recipe's open values.
 
-    `compute.precision=auto` becomes the folder's precision. `data.mean` and `data.std` become the
-    values that the folder's run has measured. Weights on the Hub without a commit get the folder's
-    commit or, in a new folder, the current commit.
+    A recipe can leave values open, such as `compute.precision=auto`. They get the values of the run
+    in the folder (`_fill_open_values`). In a new folder, only the commits of weights on the Hub are
+    filled in. A folder in which no run has begun (`is_begun`) counts as new.
 
-    With resume=RUN@STEP, a run that has no checkpoint yet is completed from RUN. A folder in which
-    no run has begun (`is_begun`) counts as new.
+    With resume=RUN@STEP, a run that has no checkpoint yet gets the values of RUN.
 
     Returns:
-        The same recipe, completed in place.
+        The same recipe, changed in place.
 
     Raises:
         UserError: The folder or RUN has another recipe (the message names the keys that differ), or
@@ -328,11 +327,11 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     has_begun = is_begun(folder)
     if has_begun:  # check this first, because all further checks rely on recipe.yaml
         _check_unedited(recipe, folder)
-    # A run without a checkpoint or result starts again, even if it has rows of metrics. So complete
-    # its recipe from the trunk (the run of resume=RUN@STEP), as for a new run
+    # A run without a checkpoint or result starts again from the trunk (RUN of resume=RUN@STEP). It
+    # is treated like a new run, even if it has rows of metrics
     has_state = list_checkpoints(folder / "checkpoints") or (folder / "result.json").exists()
     if recipe.trunk and not has_state:
-        _complete_from_trunk(recipe, recipe.trunk.folder)
+        _prepare_continuation(recipe, recipe.trunk.folder)
     # Nothing to compare with. A run that has begun may lack recipe.yaml if it also lacks RECORDS,
     # because only then `_check_unedited` raises no error
     if not (folder / "recipe.yaml").exists() or not has_begun:
@@ -340,7 +339,9 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
         return recipe
     if not recipe.resume:
         raise UserError(f"resume=false: {folder} already holds a run. {FOLDER_HINT}")
-    recipe_before = _completed_from(folder, recipe)
+    recipe_before = _read_recipe(folder, recipe)
+    _fill_open_values(recipe, recipe_before)
+    _accept_moved_weights(recipe, recipe_before, folder)
     differing = differences(computed_values(recipe_before), computed_values(recipe))
     if differing:
         keys = ", ".join(map(str, differing))
@@ -356,11 +357,11 @@ def reconcile(recipe: Recipe, folder: Path) -> Recipe:
     return recipe
 
 
-def _complete_from_trunk(recipe: Recipe, trunk: Path) -> None:
-    """Complete a recipe with resume=RUN@STEP from the recipe of RUN, and check that RUN fits.
+def _prepare_continuation(recipe: Recipe, trunk: Path) -> None:
+    """Check that a run can continue RUN of resume=RUN@STEP, and fill in its open values from RUN.
 
     Args:
-        recipe: Recipe to complete.
+        recipe: Recipe of the run with resume=RUN@STEP, changed in place (`_fill_open_values`).
         trunk: Folder of RUN.
 
     Raises:
@@ -370,31 +371,46 @@ def _complete_from_trunk(recipe: Recipe, trunk: Path) -> None:
     if not (trunk / "recipe.yaml").exists():
         raise recipe.error("resume", f"{trunk} holds no run. Check the path.")
     _check_unedited(recipe, trunk)
-    trunk_recipe = _completed_from(trunk, recipe)
+    trunk_recipe = _read_recipe(trunk, recipe)
+    _fill_open_values(recipe, trunk_recipe)
+    _accept_moved_weights(recipe, trunk_recipe, trunk)
     check_trunk(recipe, trunk_recipe)
     _check_saved(recipe, trunk_recipe)
 
 
-def _completed_from(folder: Path, recipe: Recipe) -> Recipe:
-    """Complete `recipe` from the recipe of a folder's run, and return the folder's recipe.
+def _read_recipe(folder: Path, recipe: Recipe) -> Recipe:
+    """Read the recipe.yaml of an earlier run.
 
-    `recipe` is changed in place. Its precision "auto" is replaced by the folder's precision. If it
-    sets no mean and standard deviation of the images, the values of the folder are used. Weights on
-    the Hub get the folder's commits.
-
-    The returned recipe has the new paths of local weights that were moved.
+    Args:
+        folder: Folder of the earlier run.
+        recipe: Recipe of the present run. Its plugin, if any, is used to read recipe.yaml.
     """
     values = {"recipe": f"{folder}/recipe.yaml", "out": recipe.out}
     if recipe.plugin:
         values["plugin"] = recipe.plugin
-    before = resolve(Given(values), here=False).recipe
+    return resolve(Given(values), here=False).recipe
+
+
+def _fill_open_values(recipe: Recipe, recipe_before: Recipe) -> None:
+    """Fill in the values that a recipe leaves open, with the values of an earlier run.
+
+    These values can be open:
+
+    - `compute.precision`, if it is "auto".
+    - `data.mean` and `data.std`, if the images do not have 3 channels and the recipe sets no values
+      for them. The earlier run has measured these values.
+    - The commits of weights on the Hub. If the earlier run used another repository, the current
+      commit on the Hub is filled in.
+
+    Args:
+        recipe: Recipe to fill in, changed in place.
+        recipe_before: Recipe of the earlier run.
+    """
     if recipe.compute.precision == "auto":
-        recipe.compute.precision = before.compute.precision
+        recipe.compute.precision = recipe_before.compute.precision
     for key in unmeasured(recipe.data):
-        setattr(recipe.data, key, getattr(before.data, key))
-    _pin_revisions(recipe, before)
-    _accept_moved_weights(recipe, before, folder)
-    return before
+        setattr(recipe.data, key, getattr(recipe_before.data, key))
+    _pin_revisions(recipe, recipe_before)
 
 
 def check_trunk(recipe: Recipe, trunk: Recipe) -> None:
@@ -523,11 +539,15 @@ def _check_unedited(recipe: Recipe, folder: Path) -> None:
 
 
 def _pin_revisions(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
-    """Replace the revisions of weights on the Hub by commits.
+    """Replace the revisions of weights on the Hub by commits, so that the weights cannot change.
 
-    If `recipe_before` names the same repository, the commit comes from `recipe_before`. Otherwise,
-    the Hub is asked for the current commit. For example, hf-hub:USER/NAME@main becomes
-    hf-hub:USER/NAME@COMMIT.
+    For example, hf-hub:USER/NAME@main becomes hf-hub:USER/NAME@COMMIT. The commit comes from
+    `recipe_before` if this recipe names the same repository. Otherwise, it is the current commit on
+    the Hub.
+
+    Args:
+        recipe: Recipe with the weights, changed in place.
+        recipe_before: Recipe of an earlier run, or None.
     """
     sources_before = recipe_before.sources() if recipe_before else {}
     for key, source in recipe.sources().items():
@@ -541,10 +561,11 @@ def _pin_revisions(recipe: Recipe, recipe_before: Recipe | None = None) -> None:
 
 
 def _accept_moved_weights(recipe: Recipe, recipe_before: Recipe, folder: Path) -> None:
-    """Accept new paths of local weights if the weights have the recorded hashes.
+    """Accept that local weights were moved or copied since the run in a folder was made.
 
-    Such weights were moved or copied. The new paths replace the old paths in `recipe_before`, so
-    that the recipes do not differ in the paths. No file is written.
+    The weights count as moved if they have the hashes that the run recorded. Then the new path
+    replaces the old path in `recipe_before`, so that the two recipes do not differ in the path. No
+    file is written.
 
     Args:
         recipe: Recipe with the new paths.

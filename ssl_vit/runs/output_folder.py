@@ -50,8 +50,8 @@ class OutputFolder(Generic[Content]):
         taken, and the folder may hold any files.
 
         Raises:
-            UserError: Another process writes the folder. Or the folder lies in a run's folder,
-                holds other files or a damaged record, or cannot be written.
+            UserError: Another process writes the folder. Or the folder lies in a run's folder, has
+                files but no record, has a damaged record, or cannot be written.
         """
         if self.run is None:
             lock.check_outside(self.path.name, self.path)
@@ -64,13 +64,14 @@ class OutputFolder(Generic[Content]):
             yield
 
     def check(self) -> None:
-        """Check that the folder is new or empty, holds the tool's record, or belongs to a run.
+        """Check that the tool may write into the folder.
 
-        The record is a file such as embed.json (`self.record`). Hidden files and a lock file are
-        ignored.
+        The tool may write into a new or empty folder, into a folder with the tool's record, and
+        into a folder that belongs to a run. The record is a file such as embed.json
+        (`self.record`). Hidden files and a file named "lock" do not count.
 
         Raises:
-            UserError: The folder holds other files, or cannot be read.
+            UserError: The folder has files but no record, or cannot be read.
         """
         if self.run is not None or not self.path.exists():
             return
@@ -82,7 +83,8 @@ class OutputFolder(Generic[Content]):
             ) from None
         if self.record not in names and any(not name.startswith(".") for name in names):
             raise UserError(
-                f"name={self.path.name}: {self.path} holds other files. Use another name=."
+                f"name={self.path.name}: the folder {self.path} already has files, but no"
+                f" {self.record}, which this tool writes into its folders. Use another name=."
             )
 
     def read(self) -> Content | None:

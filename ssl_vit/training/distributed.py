@@ -327,23 +327,23 @@ def _check_precision(precision: str) -> None:
 
 
 def _check_sharding(accelerator: Accelerator) -> None:
-    """Check that the weights are sharded as the configuration requests.
+    """Check that Accelerate uses DeepSpeed or FSDP if the launcher's configuration asks for it.
 
     Raises:
-        UserError: Accelerate does not shard the weights with the requested library.
+        UserError: Accelerate uses something else, or FSDP1 instead of FSDP2.
     """
     actual = accelerator.distributed_type.value
     if _requested("DEEPSPEED") and actual != "DEEPSPEED":
         raise UserError(
-            f"distributed_type=DEEPSPEED: Accelerate set up {actual} on the device "
-            f"{accelerator.device.type} instead of DEEPSPEED. Use the configuration "
-            "launch/zero2.yaml or accelerate_config.yaml."
+            "distributed_type=DEEPSPEED: the configuration asks for DeepSpeed, but Accelerate uses "
+            f"{actual} on the device {accelerator.device.type}. Start with the configuration "
+            "launch/zero2.yaml (DeepSpeed) or accelerate_config.yaml (no sharding)."
         )
     if _requested("FSDP") and actual != "FSDP":
         raise UserError(
-            f"distributed_type=FSDP: Accelerate set up {actual} on the device "
-            f"{accelerator.device.type} instead of FSDP. Use GPUs, or the configuration "
-            "launch/zero2.yaml or accelerate_config.yaml."
+            "distributed_type=FSDP: the configuration asks for FSDP, but Accelerate uses "
+            f"{actual} on the device {accelerator.device.type}. Use GPUs, or start with the "
+            "configuration launch/zero2.yaml (DeepSpeed) or accelerate_config.yaml (no sharding)."
         )
     if _requested("FSDP") and not accelerator.is_fsdp2:
         raise UserError(

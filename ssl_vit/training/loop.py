@@ -209,7 +209,7 @@ def _update(
     norm, found_inf = strategy.update()
     strategy.reset_moments(frozen)
     strategy.update_momentum((state.step + 1) / settings.steps, found_inf)
-    _accumulate(state, outputs, norm, found_inf)
+    _add_step_to_sums(state, outputs, norm, found_inf)
     state.lr = float(max(state.schedule.get_last_lr()))
     state.schedule.step()
     decay = strategy.settings.average
@@ -279,15 +279,17 @@ def _with_label_counts(micro_batches: list[Batch], accelerator: Accelerator) -> 
     return [batch._replace(loss_denominator=mean_per_micro_batch) for batch in micro_batches]
 
 
-def _accumulate(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
-    """Add the metrics and the gradient norm of a step to the sums since the last row of metrics.
+def _add_step_to_sums(state: State, outputs: list[Output], norm: Tensor, found_inf: Tensor) -> None:
+    """Add the metrics and the gradient norm of a step to the running sums in `state`.
+
+    The next row of metrics has the means that result from these sums (`_read`). A step whose update
+    was skipped adds 0 to all sums. All sums stay on the device, so the host does not wait.
 
     Args:
-        state: State of training, whose sums are changed.
+        state: State of training. Its sums and its list of skipped updates are changed.
         outputs: Outputs of all forward passes of the step.
         norm: Gradient norm, a scalar on the device.
-        found_inf: Whether the update was skipped, a bool scalar on the device. A skipped update
-            adds 0 to all sums.
+        found_inf: Whether the update was skipped, a bool scalar on the device.
     """
     for output in outputs:
         add_metrics(state.sums, output.metrics, found_inf)

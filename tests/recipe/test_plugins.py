@@ -427,8 +427,8 @@ WRONG = [
     ),
     ("def build(", "def built(", "Turned: expected a method build"),
     # made runs that nothing reads
-    (TURNS, 'key(5, "h.", le=3)', "turned.turns: expected a default within the bounds"),
-    (TURNS, 'key(..., "h.")', "turned.turns: expected a default within the bounds"),
+    (TURNS, 'key(5, "h.", le=3)', "turned.turns: the default 5 "),
+    (TURNS, 'key(..., "h.")', "turned.turns: key(...) declares no default"),
     ("turns: int", "effect: int", "shadows an attribute in parent"),
 ]
 

@@ -30,6 +30,7 @@ from ...pages.run_record import RunRecord
 from ...recipe import declaration, export_files, schema
 from ...recipe.images import PART
 from ...recipe.keys import Values
+from ...recipe.records.run import Environment
 from ...recipe.schema import defaults
 from ...runs import seen_text
 from ...runs.identity import keys_of_prediction
@@ -484,11 +485,7 @@ def rank(runs: Sequence[ListedRun], metric: str) -> list[RankedGroup]:
 
 
 def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str, str]:
-    """Return the facts that must be equal for measurements on a split to be comparable.
-
-    The facts are the objective, the data set, the image size, the number of images and a
-    fingerprint of the images. If the held-out images were cut from the training set, `held_out` in
-    environment.json is their fingerprint, and `data` has the fingerprint of the whole set.
+    """Return the facts that two runs must share for their metrics on a split to be comparable.
 
     Args:
         run: Run that has measured something on the split.
@@ -496,35 +493,48 @@ def _comparable_facts(run: ListedRun, split: str, count: int | None) -> dict[str
         count: Number of measured images, or None if unknown.
 
     Returns:
-        `{fact: value}`. Unknown facts are left out.
+        `{fact: value}`: the objective, the data set (`data`), the image size (`data.size`), the
+            number of measured images (`n`) and the fingerprint of the split's images (`images`).
+            Unknown facts are left out.
     """
-    environment = run.record.environment
-    fingerprint = environment.data.get(split)
-    if split == "validation" and environment.held_out:
-        fingerprint = environment.held_out
     facts = {
         "objective": run.record.values.get("objective"),
         "data": run.record.values.get("data.name"),
         "data.size": run.record.values.get("data.size"),
         "n": f"{count:,}" if count else None,
-        "images": fingerprint,
+        "images": _images_fingerprint(run.record.environment, split),
     }
     return {key: format_value(value) for key, value in facts.items() if value is not None}
 
 
-def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
-    """Return `{fact: value}` that must be equal for the values of a metric to be comparable.
+def _images_fingerprint(environment: Environment, split: str) -> str | None:
+    """Return the fingerprint of a split's images from a run's environment.json, or None.
 
-    For all metrics, these facts must be equal: the split, the images, and the number of images
-    whose labels the initial weights had learned. The other facts depend on the metric:
+    If a share of the training images is held out as the validation split, the fingerprint is that
+    of this share, and not that of all training images.
+    """
+    if split == "validation" and environment.held_out:
+        return environment.held_out
+    return environment.data.get(split)
+
+
+def _ranking_facts(run: ListedRun, metric: str) -> dict[str, str]:
+    """Return the facts that two runs must share for their values of a metric to be comparable.
+
+    For all metrics, the facts include the data set, the image size, the split, the measured images,
+    and the number of these images whose labels the weights have learned. The other facts depend on
+    the metric:
 
     - A metric of a frozen encoder, such as `knn`: the number of labelled images that the probe was
       fitted to. The objectives may differ.
     - Any other metric on test images: the objective.
     - Any other metric on held-out images, such as a loss: the objective, and the keys that make the
       training task easier or more difficult.
-    - Any other metric on training images: the facts of held-out images, and also the keys that
-      choose the training images.
+    - Any other metric on training images: the same facts as on held-out images, and also the keys
+      that choose the training images.
+
+    Returns:
+        `{fact: value}`.
     """
     reading, environment = run.measured[metric], run.record.environment
     split = reading.split

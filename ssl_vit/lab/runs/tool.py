@@ -151,16 +151,17 @@ def _rank(metric: str, runs: Sequence[ListedRun]) -> RunTable:
     if metric not in metrics:
         if not is_model_metric(read_flat_name(metric)):
             raise UserError(
-                f"best={metric}: this is a baseline, such as untrained weights, or a count. Name a"
-                " metric of the trained model, such as knn."
+                f"best={metric}: this value is a count, or belongs to a baseline such as untrained"
+                " weights. Name a metric of the trained model, such as knn."
             )
         raise UserError(
             f"best={metric}: no listed run has this metric ({suggest(metric, metrics)})"
         )
     if not all(run.has_direction(metric) for run in runs if metric in run.measured):
         raise UserError(
-            f"best={metric}: ssl_vit does not know whether lower values of this metric are better,"
-            " so it cannot rank runs. Compare the pages of the runs."
+            f"best={metric}: ssl_vit cannot rank runs by this metric, because it does not know"
+            " whether higher or lower values are better. Name another metric, or compare the"
+            " report.html of the runs."
         )
     groups = listed.rank(runs, metric)
     lines = list(_ranking_lines(metric, groups, runs))

@@ -22,7 +22,9 @@ from .options import RELEASED
 from .tasks import Task
 
 FILE = "hours.json"
-PLANNED, HOURS = "planned", "hours"  # how a study ended: everything ran, or the hours ran out
+# values of `HoursRecord.ended`
+ENDED_AS_PLANNED = "planned"  # every group of tasks was started
+ENDED_FOR_LACK_OF_HOURS = "hours"  # optional groups were left out, because there was no time
 SAVED_EVERY = 5.0  # seconds between writes of the time used
 Needs = Mapping[str, Sequence[str]]  # {task: tasks that have to end before it}
 Seconds = Mapping[str, float]  # {task: seconds that it takes}
@@ -277,10 +279,10 @@ class Hours:
         group = undecided[0]
         tasks = self._possible(group)
         expected = self.forecast([*self.runs, *tasks], took, running, without_result)
-        refused = {past.group for past in self.ledger.decisions if not past.starts}
-        refused_kinds = {past.kind for past in self.order if past.name in refused}
+        left_out = {past.group for past in self.ledger.decisions if not past.starts}
+        left_out_kinds = {earlier.kind for earlier in self.order if earlier.name in left_out}
         fits = bool(tasks) and expected <= self.ledger.hours
-        starts = fits and group.kind not in refused_kinds
+        starts = fits and group.kind not in left_out_kinds
         reason = f"does not fit into hours={self.ledger.hours:g}"
         for name in group.tasks:
             if not starts:
@@ -330,12 +332,21 @@ class Hours:
         write_atomically(self.path, json.dumps(self.ledger.model_dump(), indent=1) + "\n")
 
     def end(self, took: Seconds) -> str:
-        """Record that the study has ended, and return a sentence about the hours used."""
-        refused = [decision.group for decision in self.ledger.decisions if not decision.starts]
-        self.ledger.ended = HOURS if refused else PLANNED
+        """Record in hours.json that the study has ended, and whether groups were left out.
+
+        Args:
+            took: `{task: seconds}` of the finished tasks.
+
+        Returns:
+            The hours used, and the groups that were left out, in one or two sentences.
+        """
+        left_out = [decision.group for decision in self.ledger.decisions if not decision.starts]
+        self.ledger.ended = ENDED_FOR_LACK_OF_HOURS if left_out else ENDED_AS_PLANNED
         self.save(took)
-        used = f"{self.used:.2g} of {self.ledger.hours:g} hours were used."
-        return f"{used} There was no time for {list_names(refused)}." if refused else used
+        sentence = f"{self.used:.2g} of {self.ledger.hours:g} hours were used."
+        if left_out:
+            sentence += f" There was no time for {list_names(left_out)}."
+        return sentence
 
 
 def read(folder: Path) -> HoursRecord | None:

@@ -311,8 +311,8 @@ def _plan_worth(
     """
     if options.device:
         raise UserError(
-            f"device={options.device}: {worth.NAME} measures the time of training steps on this"
-            " machine, and does not estimate the time for a device. Leave device= out."
+            f"device={options.device}: recipe={worth.NAME} times training steps on this machine,"
+            " so it cannot plan for another device. Leave device= out."
         )
     name = options.name or worth.NAME.rpartition("/")[2]
     released, unread = unread.take((RELEASED,))

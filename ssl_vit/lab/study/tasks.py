@@ -158,7 +158,9 @@ def _why_missing(options: Values, places: Mapping[str, str], missing: set[str]) 
 
 
 def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
-    """Plan the tasks of a study: each run at each name of its axes, tried value and seed.
+    """Plan the tasks of a study.
+
+    A run has a task for each combination of names on its axes, tried values and seeds.
 
     Args:
         study: Study as `without_missing` returns it.
@@ -207,8 +209,11 @@ def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
                 build({"name": task.name})  # checks the name
                 if task.name in tasks:
                     raise UserError(
-                        f"run {run}: {task.name}: two tasks would write into this folder. Rename"
-                        " a name on an axis, or change a tried value."
+                        f"run {run}: two tasks would write into the same folder {task.name}:"
+                        f" {_describe_task(tasks[task.name])}; and {_describe_task(task)}. The name"
+                        " of a folder has _ for spaces, slashes and other special characters."
+                        " Change a name or a value in the study's file, so that the folders get"
+                        " different names."
                     )
                 tasks[task.name] = task
     for key in sorted(unused):
@@ -216,6 +221,12 @@ def plan_tasks(study: Study, places: Mapping[str, str], given: Given) -> Tasks:
             f"{key}={given.text(key)}: no run of the study uses {key}. Leave {key}= out."
         )
     return tasks
+
+
+def _describe_task(task: Task) -> str:
+    """Describe a task for messages, such as `run tune, arm mae, seed 0, optim.lr=0.1`."""
+    values = [f"{key}={option_text(value)}" for key, value in task.tried.items()]
+    return ", ".join([place_text(task.run, task.at), f"seed {task.seed}", *values])
 
 
 def _seeds(study: Study) -> dict[str, list[int]]:

@@ -87,10 +87,17 @@ class GradientHistograms(Regression):
     def fit_baselines(self, images: Iterable[Tensor]) -> None:
         self.mean_A.copy_(mean_truth(map(self.ground_truth, images)))
 
-    def guesses(
+    def baseline_predictions(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the mean of training images and the mean of neighbouring patches."""
+        """Predict the histograms of a patch as the mean of training patches, or of its neighbours.
+
+        Returns:
+            Two predictions of the histograms:
+
+            - "variance": the mean over the patches of training images, computed by `fit_baselines`.
+            - "neighbors_error": the mean over the patch's `neighbors`.
+        """
         near_BNN = neighbors(image_B3HW, self.patch, corrupted_BN)
         return {"variance": self.mean_A, "neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
 

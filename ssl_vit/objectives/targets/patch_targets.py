@@ -390,10 +390,12 @@ class Regression(Target):
     error: Callable[[Tensor], Tensor] = staticmethod(torch.square)
 
     @abstractmethod
-    def guesses(
+    def baseline_predictions(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the predictions of simple baselines.
+        """Predict the ground truth of all patches in simple ways that need no network.
+
+        The method `baselines` returns the errors of these predictions, under the same names.
 
         Args:
             truth_BNA: Ground truth of all patches.
@@ -409,8 +411,11 @@ class Regression(Target):
 
     def baselines(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> dict[str, Tensor]:
         truth_BNA = self.ground_truth(image_B3HW)
-        guesses = self.guesses(truth_BNA, image_B3HW, corrupted_BN)
-        return {name: self.error(truth_BNA - guess).mean(-1) for name, guess in guesses.items()}
+        predictions = self.baseline_predictions(truth_BNA, image_B3HW, corrupted_BN)
+        return {
+            name: self.error(truth_BNA - prediction).mean(-1)
+            for name, prediction in predictions.items()
+        }
 
 
 def mean_truth(truths: Iterable[Tensor]) -> Tensor:
@@ -501,29 +506,36 @@ class Pixels(PixelValues):
         mean_A = mean_truth(map(self.ground_truth, images))
         self.mean_3.copy_(reduce(mean_A, "(x c) -> c", "mean", c=self.channels))
 
-    def guesses(
+    def baseline_predictions(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Predict the mean pixel of training images, and the mean pixel of the neighbours.
+        """Predict every pixel as the mean colour of training images, or of neighbouring patches.
 
         Returns:
-            {name of a baseline: predicted pixels}. Baselines are named after their errors.
-            "variance": The mean pixel of training images. The squared error of this prediction is
-                the variance of the pixels.
-            "neighbors_error": The mean pixel of the patch's `neighbors`.
+            Two predictions of the normalised pixels:
+
+            - "variance": the mean colour of the training images, computed by `fit_baselines`. The
+              mean squared error of this prediction is the variance of the pixels.
+            - "neighbors_error": the mean colour of the patch's `neighbors`.
+        """
+        near_BN3 = self._mean_color_of_neighbors(image_B3HW, corrupted_BN)
+        return {
+            "variance": self.repeat_for_pixels(self.mean_3),
+            "neighbors_error": self.repeat_for_pixels(near_BN3),
+        }
+
+    def _mean_color_of_neighbors(self, image_B3HW: Tensor, corrupted_BN: Tensor) -> Tensor:
+        """Return the mean of the pixels of each patch's `neighbors`, (B, N, C).
+
+        The result is normalised like the ground truth.
         """
         sums_BN3, num_pixels_BN = neighbor_sums(image_B3HW, self.patch, corrupted_BN)
         mean = torch.tensor(self.mean, device=sums_BN3.device)
         std = torch.tensor(self.std, device=sums_BN3.device)
         lowest, highest = self.pixel_range
-        # From pixel values to [0, 1], then normalised like the input of the encoder
-        share_BN3 = (sums_BN3 / num_pixels_BN[..., None] - lowest) / (highest - lowest)
-        near_BN3 = (share_BN3 - mean) / std
-        return {
-            # The mean over training images, not the mean of the normalisation
-            "variance": self.repeat_for_pixels(self.mean_3),
-            "neighbors_error": self.repeat_for_pixels(near_BN3),
-        }
+        # scale pixel values to [0, 1], as `self.mean` and `self.std` expect
+        scaled_BN3 = (sums_BN3 / num_pixels_BN[..., None] - lowest) / (highest - lowest)
+        return (scaled_BN3 - mean) / std
 
     def render(self, truth_BN: Tensor) -> Tensor:
         mean = torch.tensor(self.mean, device=truth_BN.device)
@@ -546,20 +558,21 @@ class NormalizedPixels(PixelValues):
         variance_BN1, mean_BN1 = torch.var_mean(pixel_BNX, -1, correction=1, keepdim=True)
         return (pixel_BNX - mean_BN1) / (variance_BN1 + self.EPSILON).sqrt()
 
-    def guesses(
+    def baseline_predictions(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Predict 0, and the mean of neighbouring patches.
+        """Predict every value as 0, or as the mean of the neighbouring patches.
 
-        For a patch of n = C P^2 values, the squared error of predicting 0 is almost (n - 1) / n and
-        not 1: the normalisation divides by the unbiased variance (a sum / (n - 1)), and the error
-        is a mean (a sum / n). If all values are equal, the error is 0.
+        A patch has n = C P^2 values. The mean squared error of predicting 0 is almost (n - 1) / n,
+        and not 1, because the normalisation uses the unbiased variance, which divides by n - 1. If
+        all values of a patch are equal, the error is 0.
 
         Returns:
-            {name of a baseline: predicted values}.
-            "zero": 0, which is the mean of the values of every patch.
-            "neighbors_error": The mean of each channel over the ground truth of the patch's
-                `neighbors`.
+            Two predictions of the normalised values:
+
+            - "zero": 0, which is the mean of every patch after the normalisation.
+            - "neighbors_error": for each channel, the mean of the ground truth of the patch's
+              `neighbors`.
         """
         mean_BNC = reduce(truth_BNA, "b n (x c) -> b n c", "mean", c=self.channels)
         near_BNC = neighbor_mean(mean_BNC, neighbors(image_B3HW, self.patch, corrupted_BN))

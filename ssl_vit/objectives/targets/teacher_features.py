@@ -63,12 +63,13 @@ class TeacherFeatures(Regression):
         momentum = teacher.linear_momentum(first, progress, last)
         return momentum, teacher.pair_parameters((self.teacher.encoder, encoder))
 
-    def guesses(
+    def baseline_predictions(
         self, truth_BNA: Tensor, image_B3HW: Tensor, corrupted_BN: Tensor
     ) -> dict[str, Tensor]:
-        """Return the baseline `neighbors_error`: guess the mean of the neighbours' features.
+        """Predict the features of a patch as the mean of the features of its `neighbors`.
 
-        If the teacher has collapsed, this guess is close to the ground truth.
+        The prediction has the name "neighbors_error". If the teacher has collapsed, the prediction
+        is close to the ground truth.
         """
         near_BNN = neighbors(image_B3HW, self.teacher.encoder.patch_size, corrupted_BN)
         return {"neighbors_error": neighbor_mean(truth_BNA, near_BNN)}
