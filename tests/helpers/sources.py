@@ -15,7 +15,7 @@ def load(path, test=False, **words):
     return run_splits.load(Data(name="own", path=str(path), **words), test=test)
 
 
-def tested(path, split="test", **words):
+def with_test_images(path, split="test", **words):
     """With test images, of a split or of a share of train."""
     return run_splits.load(Data(name="own", path=str(path), test=split, **words), test=True)
 
