@@ -109,11 +109,6 @@ def test_a_larger_share_is_no_remedy_where_no_image_can_be_read() -> None:
         batching.check_unreadable(11, 400, one, ["a"])
     with pytest.raises(UserError, match=r"3 of 3 images .*: a"):
         batching.check_unreadable(3, 3, all_of_them, ["a"])
-
-
-def test_several_of_the_unreadable_images_are_named() -> None:
-    """The last one alone told nothing of what they have in common."""
-    with pytest.raises(UserError) as error:
+    # the last one alone told nothing of what they have in common
+    with pytest.raises(UserError, match=r"0\.png, 1\.png, 2\.png.* more"):
         batching.check_unreadable(37, 1000, DATA, [f"{n}.png" for n in range(37)])
-    assert {"0.png", "1.png", "2.png"} <= {*str(error.value).replace(",", "").split()}
-    assert "more" in str(error.value)

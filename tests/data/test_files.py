@@ -37,21 +37,24 @@ def write(folder, kind, rows):
         file.write_text("\n".join(map(json.dumps, rows)) if kind == "jsonl" else json.dumps(rows))
 
 
+def labelled(folder, kind, labels, column="label"):
+    """Images 0.png, 1.png, ... and a table of their labels."""
+    images(folder, _=len(labels))
+    write(folder, kind, [{"file_name": f"{n}.png", column: x} for n, x in enumerate(labels)])
+
+
 def test_joint_training_and_its_probes_learn_from_images_whose_label_is_not_null(
     tmp_path, tiny, capsys
 ):
     """Of the 36 training images a third has a label."""
-    images(tmp_path / "own", _=40)
-    rows = [
-        {"file_name": f"{n}.png", "label": "ab"[n % 2] if n % 3 == 0 else None} for n in range(40)
-    ]
-    write(tmp_path / "own", "jsonl", rows)
+    labels = ["ab"[n % 2] if n % 3 == 0 else None for n in range(40)]
+    labelled(tmp_path / "own", "jsonl", labels)
     train = load(tmp_path / "own", validation=0.1).train
     number_N = np.array([int(train.file_of(row).removesuffix(".png")) for row in range(36)])
     wanted_N = np.where(number_N % 3 == 0, number_N % 2, -1)
     np.testing.assert_array_equal(train.label_of(np.arange(36)), wanted_N)
-    labelled = labelled_images(train)
-    np.testing.assert_array_equal(labelled.store_rows(), train.store_rows()[wanted_N >= 0])
+    chosen = labelled_images(train)
+    np.testing.assert_array_equal(chosen.store_rows(), train.store_rows()[wanted_N >= 0])
     words = ["recipe=joint", f"data.path={tmp_path / 'own'}", "data.validation=0.1"]
     steps = ["optim.steps=2", "optim.warmup=1", "eval.images=4", "eval.every=2", "log.every=1"]
     probe = ["probe.every=2", "probe.images=12", "probe.shots=[2]", "probe.steps=2"]
@@ -62,8 +65,7 @@ def test_joint_training_and_its_probes_learn_from_images_whose_label_is_not_null
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_whole_numbers_of_metadata_stay_as_they_are(tmp_path, kind):
-    images(tmp_path, _=6)
-    write(tmp_path, kind, [{"file_name": f"{n}.png", "age": 3 * n} for n in range(6)])
+    labelled(tmp_path, kind, [*range(0, 18, 3)], "age")
     plain, _ = opened(tmp_path)
     assert plain.labels.lowest_and_highest == (-1, -1) and "age" in plain.labels.columns
     found, _ = opened(tmp_path, label_column="age")
@@ -108,8 +110,7 @@ def test_damaged_metadata_are_named_in_one_line(tmp_path, kind, text):
 
 def test_a_usual_name_in_another_case_is_a_column_of_labels(tmp_path):
     """`Label` had been passed over without a word."""
-    images(tmp_path, _=6)
-    write(tmp_path, "csv", [{"file_name": f"{n}.png", "Label": n % 2} for n in range(6)])
+    labelled(tmp_path, "csv", [0, 1] * 3, "Label")
     found, _ = opened(tmp_path)
     assert content(found) == {png(n): n % 2 for n in range(6)}
     assert found.labels.source == "column Label of the metadata"
@@ -151,11 +152,32 @@ def test_folders_named_as_months_are_warned_of_in_every_tool(tmp_path):
     assert not load(tmp_path / "numbers").guesses
 
 
-def test_a_missing_number_is_no_class_whatever_a_program_writes_for_it(tmp_path):
-    images(tmp_path, _=8)
-    given = ["0", "1", "NA", "null", "nan", "None", "", "+2"]
-    lines = [f"{n}.png,{label}" for n, label in enumerate(given)]
-    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label", *lines]))
+@pytest.mark.parametrize(
+    ("kind", "given", "classes", "right"),
+    [
+        (  # whatever a program writes for a missing number
+            "csv",
+            ["0", "1", "NA", "null", "nan", "None", "", "+2"],
+            [],
+            [0, 1, -1, -1, -1, -1, -1, 2],
+        ),
+        ("csv", ["1_0", "10"], ["10", "1_0"], [1, 0]),
+        ("jsonl", ["2", "", None, "10"], [], [2, -1, -1, 10]),
+        ("jsonl", ["b", 1, None, "a"], ["1", "a", "b"], [2, 0, -1, 1]),
+    ],
+)
+def test_labels_are_numbers_or_sorted_names(tmp_path, kind, given, classes, right):
+    labelled(tmp_path, kind, given)
     source, _ = opened(tmp_path)
-    assert source.classes == []
-    assert source.label_of(np.arange(8)).tolist() == [0, 1, -1, -1, -1, -1, -1, 2]
+    assert source.classes == classes
+    assert source.label_of(np.arange(len(given))).tolist() == right
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [(1.5, "1.5"), (True, "True"), (["a"], "lists of class numbers"), ({"a": 1}, "{'a': 1}")],
+)
+def test_labels_that_are_no_classes_are_refused(tmp_path, value, says):
+    labelled(tmp_path, "jsonl", ["a", value])
+    line = refusal(tmp_path, label_column="label")
+    assert line.startswith("data.label_column=label: ") and says in line

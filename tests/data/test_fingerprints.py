@@ -10,7 +10,7 @@ import pytest
 from helpers.images import NAMED, png, tar
 from helpers.sources import load
 from helpers.tables import cells, parquet
-from ssl_vit.data import fingerprints, run_splits, streaming
+from ssl_vit.data import fingerprints, run_splits
 from ssl_vit.recipe.schema import Data
 
 LABELS = [0, 1, 0, 1, 0, 1]
@@ -98,22 +98,20 @@ def test_of_a_large_set_every_size_and_name_counts_and_a_sample_of_the_contents(
     assert of(tmp_path / "known") != known
 
 
-def test_a_streams_first_images_and_all_its_files_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streaming, "PREVIEW", 10)
-    for i, count in enumerate((9, 4, 7, 5)):
-        columns = {"image": cells(range(10 * i, 10 * i + count)), "label": [0] * count}
+def test_a_streams_first_images_and_all_its_files_count(tmp_path: Path) -> None:
+    for i, count in enumerate((2040, 4, 7, 5)):
+        images = [{"bytes": b"%d" % (n + 10_000 * i), "path": None} for n in range(count)]
+        columns = {"image": images, "label": [0] * count}
         parquet(tmp_path / "here" / f"train-{i}.parquet", columns, NAMED)
 
-    def prints(root: Path, first: int = 10) -> dict[str, str]:
+    def prints(root: Path, first: int = 2048) -> dict[str, str]:
         data = Data(name="own", path=str(root), stream=True, validation=0.0)
         return fingerprints.fingerprint_splits(run_splits.load(data, first=first), data.path)
 
     known = prints(tmp_path / "here")
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     assert prints(tmp_path / "there") == known
-    assert known == prints(tmp_path / "here", first=20), "how many are looked at is no matter"
+    assert known == prints(tmp_path / "here", first=2056), "how many are looked at is no matter"
     (tmp_path / "there" / "notes.txt").write_text("no image")
     assert prints(tmp_path / "there") == known
     parquet(tmp_path / "there" / "train-4.parquet", {"image": cells([99]), "label": [0]}, NAMED)

@@ -14,54 +14,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+import ssl_vit
 from helpers.images import png, tar
 from helpers.labelled_batches import TINY as MODEL
 from helpers.labelled_batches import batch, supervised
 from helpers.options import altered
 from helpers.resolving import resolve
 from helpers.runs import run
-from helpers.sources import noisy
+from helpers.sources import noisy, opened
 from helpers.tables import cells, parquet
-from ssl_vit.data import batching, columns, labels, loaders, resident, run_splits
+from ssl_vit.data import batching, loaders, resident, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.open import open_splits
 from ssl_vit.data.source import Source, labelled_images, without_lists
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import classify
-from ssl_vit.jobs import evaluate, resources
+from ssl_vit.jobs import resources
 from ssl_vit.lab.results import read_predictions
 from ssl_vit.measurements import flat_name
 from ssl_vit.models import encoder
 from ssl_vit.objectives.supervised.network import Supervised
 from ssl_vit.recipe import declaration
 from ssl_vit.recipe.schema import Data
-from ssl_vit.runs.folder import Run
 from ssl_vit.training import loop
 
 CLASSES = datasets.ClassLabel(names=["ant", "bee", "cow", "dog", "emu"])
 LISTS = [[3, 1], [2], None, [], [4, 4, 0], [1]] * 8  # of the 48 training images
-ROWS = {  # as they are read, by place in the six
-    0: [3, 1, -2],
-    1: [2, -2, -2],
-    2: [-1, -1, -1],
-    3: [-2, -2, -2],
-    4: [4, 4, 0],
-    5: [1, -2, -2],
-}
-
-
-@pytest.mark.parametrize("value", [1.5, True, ["a"], {"a": 1}])
-def test_labels_that_are_no_classes_are_refused(value):
-    with pytest.raises(UserError, match="neither a whole number nor the name of a class"):
-        labels.number_classes(["a", value], "data.label_column=x")
-
-
-def test_labels_are_numbers_or_sorted_names():
-    assert labels.number_classes(["1_0", "10"], "x")[1] == ["10", "1_0"]
-    numbers, names = labels.number_classes(["2", "", None, "10"], "x")
-    assert numbers.tolist() == [2, -1, -1, 10] and names == []
-    numbers, names = labels.number_classes(["b", 1, None, "a"], "x")
-    assert names == ["1", "a", "b"] and numbers.tolist() == [2, 0, -1, 1]
+# as they are read, by place in the six
+ROWS = [[3, 1, -2], [2, -2, -2], [-1, -1, -1], [-2, -2, -2], [4, 4, 0], [1, -2, -2]]
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +106,13 @@ def test_labels_in_unsigned_bytes_may_be_missing(place) -> None:
     assert source.label_of(np.arange(2)).tolist()[0] == -1
 
 
-def test_lists_are_used_where_they_are_named() -> None:
+def test_lists_are_used_where_they_are_named(tmp_path) -> None:
     """A run without labels on such images keeps the fingerprint that it had."""
     features = datasets.Features({"image": datasets.Image(), "labels": datasets.List(CLASSES)})
-    assert columns.find_columns(features, Data()) == ("image", None)
-    assert columns.find_columns(features, Data(label_column="labels")) == ("image", "labels")
+    rows = {"image": cells(range(2)), "labels": [[0], [1]]}
+    parquet(tmp_path / "train.parquet", rows, features)
+    assert not opened(tmp_path)[0].has_labels
+    assert opened(tmp_path, label_column="labels")[0].has_labels
 
 
 def written(folder: Path, kind: str, key: str, values: list) -> Path:
@@ -179,7 +161,7 @@ def test_lists_of_tars_and_metadata_are_read_as_they_are_written(kind, key, valu
             for image, label_L in zip(images, label_NL.tolist(), strict=True):
                 value = None if of_image[image] == -1 else of_image[image]
                 right = [value] if isinstance(value, int) else value
-                read = [label for label in label_L if label != labels.END]
+                read = [label for label in label_L if label != -2]  # the end of a list
                 assert read == (right if right is not None else [-1] * lists.longest)
             np.testing.assert_array_equal(source.label_of(np.arange(len(source))), label_NL)
             longest = max(1, *(len(one) if isinstance(one, list) else 1 for one in seen))
@@ -406,7 +388,7 @@ def test_probes_of_lists_are_refused(place, tiny) -> None:
     words = ["recipe=evaluate", "init=scratch", f"data.path={place}", "data.label_column=many"]
     model = [word for word in tiny if word.startswith(("model.", "data.size", "out="))]
     with pytest.raises(UserError, match=r"knn.*a list of labels for each image"):
-        evaluate.evaluate(Run(resolve([*words, *model, "probe.measures=[knn]"])))
+        ssl_vit.evaluate([*words, *model, "probe.measures=[knn]"])
 
 
 def test_lists_beside_texts_are_one_line(tmp_path) -> None:

@@ -1,22 +1,26 @@
 """What is a split and what a class: one rule for every format; no image is trained on, or left out,
 without a word. Which split and class each image of 58 odd folders has is frozen (tests/freeze)."""
 
+import itertools
 import os
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freeze.folders import FOLDERS
-from helpers.images import images, parquet, png
+from helpers.images import images, parquet, png, tar
 from helpers.sources import content, everything, load, refusal
-from ssl_vit.data import fingerprints, layout
-from ssl_vit.data.layout import Folder
+from ssl_vit.data import fingerprints
 from ssl_vit.data.open import open_splits
-from ssl_vit.formatting import format_image_count
 from ssl_vit.recipe.schema import Data
 
-SPLITS = [word for words in layout.ROLES.values() for word in words]
+
+def own(path, **words):
+    return open_splits(Data(name="own", path=str(path), **words))
 
 
 SAID = {  # of odd folders, by their names in the freeze
@@ -45,7 +49,7 @@ def test_what_is_assumed_of_a_folder_and_left_out_of_it_is_said(name, tmp_path):
     write, options = FOLDERS[name]
     write(tmp_path / name)
     words = {key.removeprefix("data."): value for key, value in options.items()}
-    found = open_splits(Data(name="own", path=str(tmp_path / name), **words))
+    found = own(tmp_path / name, **words)
     assert bool(found.guesses) == (name in SAID) and SAID.get(name, "") in "".join(found.guesses)
     assert found.skipped == LEFT_OUT.get(name, [])
 
@@ -54,7 +58,7 @@ def test_what_is_assumed_of_a_folder_and_left_out_of_it_is_said(name, tmp_path):
 def test_a_class_that_is_called_unlabelled_is_warned_of(name, tmp_path):
     """It would be most of the test images, and most of the accuracy."""
     images(tmp_path, ant=2, bee=2, **{name: 5})
-    found = open_splits(Data(name="own", path=str(tmp_path)))
+    found = own(tmp_path)
     assert found.splits["train"].classes == sorted(["ant", "bee", name])
     assert [name in text for text in found.guesses] == [True] * (name != "labelled")
 
@@ -62,11 +66,16 @@ def test_a_class_that_is_called_unlabelled_is_warned_of(name, tmp_path):
 def test_files_called_like_splits_beside_others_are_trained_on(tmp_path):
     for name in ("test_0", "train_1", "other"):
         (tmp_path / f"{name}.png").write_bytes(png(len(name)))
-    found = open_splits(Data(name="own", path=str(tmp_path)))
+    found = own(tmp_path)
     assert len(found.splits["train"]) == 3 and "2 of 3 images" in found.guesses[0]
 
 
-NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe", "latest", "x"])
+ROLES = {  # what a folder's name says where it is not a class
+    **dict.fromkeys(("train", "Train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "TEST2", "testing", "eval", "evaluation"), "test"),
+}
+NAMES = st.sampled_from([*ROLES, "cat", "dog", "training_shoe", "latest", "x"])
 
 
 @settings(max_examples=150)
@@ -74,42 +83,42 @@ NAMES = st.sampled_from([*SPLITS, "Train", "TEST2", "cat", "dog", "training_shoe
 def test_no_folder_of_images_is_dropped_or_split_without_a_word(paths):
     """Every folder has a split, or a warning tells of it; held out is only what a folder's whole
     name says."""
-    folders = [Folder("/".join(path), {"images": ["0.png"]}) for path in sorted(paths)]
-    found = layout.divide(folders, "images")
-    dropped = [f for f, split in zip(folders, found.split, strict=True) if split is None]
-    assert not dropped or any(
-        f"{format_image_count(len(dropped))} in " in text for text in found.guesses
-    )
-    for folder, split in zip(folders, found.split, strict=True):
-        parts = folder.path.split("/")
-        if split is not None and layout.ROLE[split] != "train":
-            assert split in map(layout.split_of_folder, parts)
-        if split == "train" and any(
-            layout.ROLE.get(layout.split_of_folder(p) or "train") != "train" for p in parts
-        ):
-            others = {s for part in parts if (s := layout.split_of_folder(part))}
-            assert found.guesses or len(others) > 1, (folder, found)
+    with tempfile.TemporaryDirectory() as folder:
+        for path in paths:
+            Path(folder, *path).mkdir(parents=True, exist_ok=True)
+            Path(folder, *path, "0.png").touch()
+        found = own(folder)
+        split_of = {
+            Path(source.file_of(row)).parts[:-1]: split
+            for split, source in found.splits.items()
+            for row in range(len(source))
+        }
+    dropped = len(paths - split_of.keys())
+    assert not dropped or any(f"{dropped} image" in text for text in found.guesses)
+    for path, split in split_of.items():
+        roles = {ROLES[part] for part in path if part in ROLES}
+        role = next(one for name, one in ROLES.items() if name.lower().startswith(split))
+        assert role == "train" or role in roles
+        assert role != "train" or roles <= {"train"} or found.guesses or len(roles) > 1
 
 
-@pytest.mark.parametrize(
-    ("name", "splits"),
-    [
-        ("testimages-0.parquet", ["test"]),
-        ("traindata.parquet", ["train"]),
-        ("ImageNetVal-000.tar", ["val"]),
-        ("set-TEST-2.tar", ["test"]),
-        ("Evaluation_1.parquet", ["evaluation"]),
-        ("evals-0.parquet", ["eval"]),
-        ("validations.parquet", ["validation"]),
-        ("latest.tar", []),
-        ("trainee.parquet", []),
-        ("intestine-images.parquet", []),
-        ("LATEST-Device.tar", []),
-    ],
-)
-def test_a_files_name_tells_its_split_in_whole_words(name, splits):
+def test_a_files_name_tells_its_split_in_whole_words(tmp_path):
     """Plurals, `images` behind it and capitals within a word are no other words."""
-    assert layout.splits_in_file(name) == splits
+    names = {
+        "train": ("traindata", "latest", "trainee", "intestine-images", "LATEST-Device"),
+        "test": ("testimages-0", "set-TEST-2"),
+        "val": ("ImageNetVal-000",),
+        "evaluation": ("Evaluation_1",),
+        "eval": ("evals-0",),
+        "validation": ("validations",),
+    }
+    for name in itertools.chain(*names.values()):
+        tar(tmp_path / f"{name}.tar", [("0.png", name.encode())])
+    found = {
+        split: {*source.fetch(np.arange(len(source)))[0]}
+        for split, source in own(tmp_path).splits.items()
+    }
+    assert found == {split: {*map(str.encode, some)} for split, some in names.items()}
 
 
 def test_held_out_shards_of_a_stream_are_not_trained_on(tmp_path):
@@ -135,7 +144,7 @@ def test_a_link_to_nothing_is_named_where_it_is_read(tmp_path):
     images(tmp_path, ant=2, bee=2)
     (tmp_path / "ant" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     (tmp_path / "bee" / "self.png").symlink_to(tmp_path / "bee" / "self.png")
-    found = open_splits(Data(name="own", path=str(tmp_path))).splits["train"]
+    found = own(tmp_path).splits["train"]
     names = [found.name(row) for row in range(6)]
     assert sum("gone.png" in name or "self.png" in name for name in names) == 2
     known = fingerprints.fingerprint(found)
@@ -148,6 +157,6 @@ def test_a_link_to_nothing_is_named_where_it_is_read(tmp_path):
 def test_a_name_that_is_no_utf8_is_read_and_told(tmp_path):
     images(tmp_path, ant=2, bee=2)
     (tmp_path / "ant" / os.fsdecode(b"\xff.png")).write_bytes(png(77))
-    found = open_splits(Data(name="own", path=str(tmp_path))).splits["train"]
+    found = own(tmp_path).splits["train"]
     assert png(77) in content(found)
     assert any("\\xff.png" in found.name(row) for row in range(5))

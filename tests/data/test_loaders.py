@@ -14,16 +14,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from helpers.images import images, numbered, parquet
+from helpers.resolving import resolve
 from helpers.sources import DATA, content, noisy, opened
 from ssl_vit.data import batching, loaders
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.batching import Batch
 from ssl_vit.data.workers import PREFETCH, limit_workers
 from ssl_vit.errors import report_errors
-from ssl_vit.recipe.shared_groups import ViewOptions
 
 ALONE = BatchLayout(12, 4, 0, 1)
-VIEWS = ViewOptions(local=2, local_size=4)
+TWO_VIEWS = resolve(["recipe=moco_v3"]).groups["views"]
+VIEWS = TWO_VIEWS.model_copy(update={"local": 2, "local_size": 4})
 
 
 def loader(batch_layout, length=50, start=0, stop=5, workers=0, broken=(), views=None):
@@ -225,8 +226,8 @@ def test_little_shared_memory_changes_no_batch(monkeypatch) -> None:
     assert made.num_workers == 1 and same(whole(made), plain)
 
 
-@pytest.mark.parametrize("views", [None, ViewOptions(), VIEWS])
-def test_a_batch_is_as_large_as_is_counted(views: ViewOptions | None) -> None:
+@pytest.mark.parametrize("views", [None, TWO_VIEWS, VIEWS])
+def test_a_batch_is_as_large_as_is_counted(views) -> None:
     found = fields(next(iter(loader(ALONE, views=views))))
     # with views the image is the first of them
     held = sum(x.nbytes for name, x in found.items() if views is None or name != "image")

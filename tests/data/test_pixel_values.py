@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from helpers import images
 from helpers.channel_images import CHANNELS, values
-from helpers.images import encode, npy, on_white, png_by_hand
+from helpers.images import encode, npy, on_white, png_of_16_bits
 from ssl_vit.data.decoding import TooLarge, decode
 from ssl_vit.data.pixel_values import decoder, evaluation_images, shown_image, shown_note
 from ssl_vit.recipe.schema import Data
@@ -27,10 +28,7 @@ def read(raw: bytes | np.ndarray, **words) -> torch.Tensor:
 
 
 def tiff(array: np.ndarray, **options) -> bytes:
-    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
-    file = io.BytesIO()
-    tifffile.imwrite(file, array, **{"photometric": "minisblack"} | options)
-    return file.getvalue()
+    return images.tiff(array, **{"photometric": "minisblack"} | options)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.dtype(">u2"), np.int64])
@@ -163,7 +161,11 @@ WRONG = {
     "cut off": (npy(values(0))[:-9], {}, "decode"),
     "no TIFF": (b"II*\0 and no more", {}, "decode"),
     # whose channels Pillow reduces to 8 bits
-    "a PNG of 16 bits": (png_by_hand(2, 1, 16, 2, bytes(13)), {"channels": 3}, "16 bits and sev"),
+    "a PNG of 16 bits": (
+        png_of_16_bits(np.zeros((1, 2, 3), np.uint16)),
+        {"channels": 3},
+        "16 bits and sev",
+    ),
 }
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.images import images, png
 from helpers.options import altered
-from helpers.sources import content, everything, load, numbers, refusal
-from helpers.tables import cells, parquet
+from helpers.sources import content, everything, load, numbers, refusal, with_test_images
+from helpers.tables import cells, parquet, raw_parquet
 from ssl_vit.data import class_numbers, run_splits
 from ssl_vit.data.open import OpenedData
 from ssl_vit.errors import UserError
@@ -92,12 +91,6 @@ def test_the_default_share_is_one_in_a_hundred_and_at_most_ten_thousand():
     assert held_out_count(0.5, 1_000_000) == 500_000
 
 
-def test_a_share_comes_from_everywhere():
-    """So that rows sorted by class lose some of every class."""
-    _, held_out = rows_of(cut(10_000, 0.02))
-    assert np.bincount(held_out // 1000, minlength=10).min() > 5  # 20 expected
-
-
 def test_shares_are_told(tmp_path):
     images(tmp_path, ant=50, bee=50)
     found = load(tmp_path, validation=0.1, share=0.5)
@@ -127,7 +120,6 @@ WRONG = {  # (what is there, the keys, what the line says)
     "one image": (lambda root: parquet(root / "one.parquet", {"image": cells([1])}), {}, "at least 2"),
     "no such training split": (two_splits, {"train": "trian"}, "data.train=trian: "),
     "no such held-out split": (two_splits, {"validation": "holdout"}, "data.validation=holdout: "),
-    "tested on what is trained on": (two_splits, {"test": "training"}, "data.test=training: "),
     "held out what is trained on": (two_splits, {"validation": "train"}, "data.validation=train: "),
     "a file of no kind": (lambda root: root.write_bytes(png(1)), {}, "own"),
 }  # fmt: skip
@@ -136,20 +128,22 @@ WRONG = {  # (what is there, the keys, what the line says)
 @pytest.mark.parametrize(("make", "words", "says"), WRONG.values(), ids=WRONG)
 def test_what_is_not_there_is_one_line(tmp_path, make, words, says):
     make(tmp_path / "own")
-    data = Data(name="own", path=str(tmp_path / "own"), **words)
-    with pytest.raises(UserError) as caught:
-        run_splits.load(data, test="test" in words)
-    assert says in str(caught.value) and "\n" not in str(caught.value)
+    assert says in refusal(tmp_path / "own", **words)
 
 
-@pytest.mark.parametrize("words", [{"test": "val", "validation": "val"}, {"validation": "test"}])
-def test_a_split_that_is_both_for_testing_and_held_out_is_said(words, tmp_path):
+def test_what_is_trained_on_is_not_tested_on(tmp_path):
     two_splits(tmp_path / "own")
-    data = Data(name="own", path=str(tmp_path / "own"), **words)
-    (guess,) = run_splits.load(data, test=True).guesses
-    assert guess.startswith(f"data.test={words.get('test', 'test')}: ")
-    assert not load(tmp_path / "own", test=True).guesses
-    assert not run_splits.load(data).guesses
+    with pytest.raises(UserError, match=r"^data\.test=training: "):
+        with_test_images(tmp_path / "own", "training")
+
+
+@pytest.mark.parametrize(("split", "validation"), [("val", "val"), ("test", "test")])
+def test_a_split_that_is_both_for_testing_and_held_out_is_said(tmp_path, split, validation):
+    two_splits(tmp_path / "own")
+    (guess,) = with_test_images(tmp_path / "own", split, validation=validation).guesses
+    assert guess.startswith(f"data.test={split}: ")
+    assert not with_test_images(tmp_path / "own").guesses
+    assert not load(tmp_path / "own", validation=validation).guesses
 
 
 def test_without_a_test_split_the_validation_split_is_tested_on(tmp_path):
@@ -163,10 +157,10 @@ def test_without_a_test_split_the_validation_split_is_tested_on(tmp_path):
         line = f"test: 4 images from {tmp_path}, split val (no test split"
         assert any(note.startswith(line) for note in splits.notes)
     assert content(splits.test).keys() == tested
-    said = run_splits.load(Data(name="own", path=str(tmp_path), test="val"), test=True)
+    said = with_test_images(tmp_path, "val")
     assert content(said.test).keys() == tested and len(said.validation) == 1
     # a larger share, as the few-images warning advises, ended in "no such split" for the test
-    more = run_splits.load(Data(name="own", path=str(tmp_path), validation=0.2), test=True)
+    more = with_test_images(tmp_path, validation=0.2)
     assert content(more.test).keys() == tested and len(more.validation) == 12
 
 
@@ -250,8 +244,7 @@ def written(kind, folder, labels):
     column = pa.array(labels, pa.uint64())
     if kind == "lists":
         column = pa.array([[label] for label in labels], pa.list_(pa.uint64()))
-    table = pa.table({"image": cells(range(len(labels))), "label": column})
-    pq.write_table(table, folder / "train.parquet", row_group_size=2)
+    raw_parquet(folder / "train.parquet", image=cells(range(len(labels))), label=column)
     return {"label_column": "label"} if kind == "lists" else {}
 
 
@@ -282,6 +275,6 @@ def test_a_label_beyond_the_classes_of_a_streams_first_images_is_one_line(tmp_pa
 
 def test_a_table_without_rows_is_one_line_where_all_of_it_is_embedded(tmp_path):
     """What tools/embed.py reads."""
-    pq.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "train.parquet")
+    raw_parquet(tmp_path / "train.parquet", image=pa.array([], pa.binary()))
     with pytest.raises(UserError, match="no images"):
         run_splits.open_for_testing(Data(path=str(tmp_path)))

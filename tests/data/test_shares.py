@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.images import images, numbered, parquet, png
-from helpers.sources import content
+from helpers.sources import content, with_test_images
 from helpers.tables import cells
 from helpers.tables import parquet as write_table
 from ssl_vit.data import fingerprints, run_splits
@@ -39,8 +39,8 @@ def classes(tmp_path: Path) -> Path:
     return table(tmp_path / "own", label=[0] * 30 + [1] * 20 + [2] * 10)
 
 
-def load(place: Path, test: float | str = 0.2, **words) -> Splits:
-    return run_splits.load(Data(name="own", path=str(place), test=test, **words), test=True)
+def load(place: Path, test: float = 0.2, **words) -> Splits:
+    return with_test_images(place, test, **words)
 
 
 @pytest.mark.parametrize(("share", "counts"), [(0.2, [6, 4, 2]), (0.5, [15, 10, 5])])
@@ -242,19 +242,21 @@ def test_of_groups_that_are_too_large_only_the_default_share_takes_one(tmp_path:
     assert len(found.validation) == 10
 
 
-@pytest.mark.parametrize("kind", ["folders", "parquet", "tar"])
+@pytest.mark.parametrize("kind", ["folders", "parquet", "stream", "tar"])
 def test_labels_that_are_turned_off_are_none_in_every_source(kind: str, tmp_path: Path) -> None:
     place = tmp_path / "own"
+    words = {"stream": True, "validation": 0.0} if kind == "stream" else {}
     if kind == "folders":
         images(place, ant=12, bee=12)
     elif kind == "tar":
         numbered(place / "train.tar", range(24))
     else:
         parquet(place / "train.parquet", range(24))
-    shown = load(place)
-    assert shown.label_source and set(content(shown.train).values()) == {0, 1}
-    hidden = load(place, labels=False)
+    shown, hidden = (load(place, labels=labels, **words) for labels in (True, False))
+    assert set(content(shown.train).values()) == {0, 1}
+    assert any("ant, bee" in note for note in shown.notes) == (kind != "tar")
+    assert bool(shown.label_source) == (kind != "stream") and not hidden.label_source
     for before, one in zip(shown[:3], hidden[:3], strict=True):
-        assert content(one) == dict.fromkeys(content(before), -1)
-        assert one.classes == [] and one.labels.lowest_and_highest == (-1, -1)
-    assert not hidden.label_source
+        if before is not None:
+            assert content(one) == dict.fromkeys(content(before), -1)
+            assert one.classes == [] and one.labels.lowest_and_highest == (-1, -1)

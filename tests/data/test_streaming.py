@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from helpers.images import images, numbered, parquet, png
 from helpers.options import TINY, altered
-from helpers.runs import Killed, Killer, assert_same_end, run
+from helpers.runs import assert_same_end, cut_off, run
 from helpers.tables import parquet as write_table
 from ssl_vit import rng
-from ssl_vit.data import decoding, loaders, run_splits, streaming
+from ssl_vit.data import decoding, loaders, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.data.loaders import StreamReader
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import train as train_job
 from ssl_vit.recipe.schema import Data
 from ssl_vit.training import checkpoint
 
@@ -89,7 +88,8 @@ def test_any_step_goes_on_as_the_unbroken_stream(
         unbroken = reading(folder, BatchLayout(8, 8 // processes, rank, processes), *limits)
         wanted = drawn(unbroken, 0, 14, seed)
         other = reading(folder, BatchLayout(8, 1, rank, processes), *limits)
-        other.seek(streaming.Cursor(*list(unbroken.cursor_at(start))))
+        cursor = unbroken.cursor_at(start)
+        other.seek(type(cursor)(*list(cursor)))
         assert drawn(other, start, 14, seed) == wanted[start * 8 // processes :]
 
 
@@ -112,10 +112,10 @@ def test_an_epoch_has_every_image_once_and_a_window_is_mixed(folder: Path, proce
     assert everything == Counter((s, r) for s, size in enumerate(SIZES) for r in range(size))
 
 
-def windows_of(some: StreamReader, images: int) -> list[tuple[streaming.Cursor, list]]:
+def windows_of(some: StreamReader, images: int) -> list[tuple]:
     """The windows of a process's first images."""
-    layout, start = some.batch_layout, streaming.Cursor()
-    limits = some.window, some.window_bytes
+    layout, limits = some.batch_layout, (some.window, some.window_bytes)
+    start = some.cursor_at(0)
     return list(some.stream.windows(start, images, *limits, layout.rank, layout.processes))
 
 
@@ -173,23 +173,6 @@ def test_within_the_limits_windows_are_as_many_images_and_have_their_own_orders(
         order = rng.permute(np.arange(8), 8, rng.key(5, 0, number))
         wanted += [read[8 * number + place] for place in order]
     assert [(shard, row) for _, shard, row in drawn(some, 0, 3, seed=5)] == wanted
-
-
-def test_two_images_are_read_a_few_times_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """10,000 copies of them had been held."""
-    write_table(
-        tmp_path / "train.parquet", {"image": [{"bytes": png(n), "path": None} for n in range(2)]}
-    )
-    some = StreamReader(
-        run_splits.load(data(tmp_path, validation=0.0)).stream, BatchLayout(2, 2, 0, 1)
-    )
-    reads = []
-    read = some.stream._read
-    monkeypatch.setattr(some.stream, "_read", lambda shard: reads.append(shard) or read(shard))
-    next(some.micro_batches(0, 0, 3))
-    assert len(reads) <= 3
 
 
 def test_the_first_lines_say_how_large_windows_are(
@@ -280,18 +263,10 @@ def words(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("_small_windows")
-def test_a_run_goes_on_exactly_and_only_on_as_many_processes(
-    tmp_path: Path, words, monkeypatch
-) -> None:
+def test_a_run_goes_on_exactly_and_only_on_as_many_processes(tmp_path: Path, words) -> None:
     whole = run([*words, f"out={tmp_path}", "name=whole"])
-    callbacks = train_job._callbacks
     for step in (5, 9):
-        monkeypatch.setattr(
-            train_job, "_callbacks", lambda j, step=step: [*callbacks(j), Killer(step)]
-        )
-        with pytest.raises(Killed):
-            run([*words, f"out={tmp_path}", "name=broken"])
-    monkeypatch.setattr(train_job, "_callbacks", callbacks)
+        cut_off([*words, f"out={tmp_path}", "name=broken"], step)
     newest = checkpoint.list_checkpoints(tmp_path / "broken" / "checkpoints")[-1]
     saved = checkpoint.load(newest)
     checkpoint.save(newest.parent, 8, saved | {"stream": saved["stream"] * 2}, keep=2)

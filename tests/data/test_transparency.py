@@ -7,19 +7,15 @@ The expected pixels are worked out in numpy: round(alpha * color + (1 - alpha) *
 
 import io
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
-import datasets
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image, features
 
-from helpers.images import chunk, encode, on_white, png_by_hand, tar
-from helpers.sources import listed, load, opened
+from helpers.images import chunk, encode, on_white, png_by_hand, png_of_16_bits, tiff
+from helpers.sources import listed
 from ssl_vit.data import check_pixels, decoding, masks, resident
 from ssl_vit.data.batching import ImageDataset, Samples
 from ssl_vit.data.pixel_values import evaluation_images
@@ -40,6 +36,10 @@ ENTRY_ALPHA = np.random.default_rng(7).integers(0, 256, 16, dtype=np.uint8)
 
 def decoded(raw: bytes) -> np.ndarray:
     return decoding.decode(raw).permute(1, 2, 0).numpy().astype(int)
+
+
+def grey_alpha() -> Image.Image:
+    return Image.fromarray(np.ascontiguousarray(RGBA[..., [0, 3]]), "LA")
 
 
 def palette_image() -> Image.Image:
@@ -70,28 +70,23 @@ def keyed(color: np.ndarray) -> tuple[bytes, np.ndarray]:
     return raw, on_white(color, np.where(same.all(-1) if color.ndim == 3 else same, 0, 255))
 
 
-def png_of_16_bits(kind: int, value: np.ndarray, *chunks: bytes) -> bytes:
-    lines = value.astype(">u2").reshape(HEIGHT, -1)
-    content = b"".join(b"\0" + line.tobytes() for line in lines)
-    return png_by_hand(WIDTH, HEIGHT, 16, kind, content, *chunks)
-
-
 DEEP = RGBA.astype(np.uint16) * 256 + 77
 
 
-def deep(kind: int, channels: list[int]) -> tuple[bytes, np.ndarray]:
+def deep(channels: list[int]) -> tuple[bytes, np.ndarray]:
     """Return a PNG of 16 bits with alpha, which decoding reduces to its upper 8 bits."""
     color = RGBA[..., channels[:-1]]
     right = on_white(color if len(channels) == 4 else color[..., 0], RGBA[..., channels[-1]])
-    return png_of_16_bits(kind, DEEP[..., channels]), right
+    return png_of_16_bits(DEEP[..., channels]), right
 
 
-def deep_keyed(kind: int) -> tuple[bytes, np.ndarray]:
-    color = DEEP[..., 0] if kind == 0 else DEEP[..., :3]
-    key = np.atleast_1d(color[2, 2]).astype(">u2").tobytes()
-    same = color == color[2, 2]
-    alpha = np.where(same if kind == 0 else same.all(-1), 0, 255)
-    return png_of_16_bits(kind, color, chunk(b"tRNS", key)), on_white(color >> 8, alpha)
+def deep_keyed(channels: int) -> tuple[bytes, np.ndarray]:
+    color = DEEP[..., :channels]
+    key = chunk(b"tRNS", color[2, 2].astype(">u2").tobytes())
+    alpha = np.where((color == color[2, 2]).all(-1), 0, 255)
+    return png_of_16_bits(color, key), on_white(
+        np.broadcast_to(color >> 8, (*ALPHA.shape, 3)), alpha
+    )
 
 
 def palette_file(form: str, transparency: bytes | int) -> tuple[bytes, np.ndarray]:
@@ -136,17 +131,10 @@ def turned(form: str, **options: object) -> tuple[bytes, np.ndarray]:
     return raw, np.rot90(right, -1)
 
 
-def tiff_of(array: np.ndarray, right: np.ndarray, **options: object) -> tuple[bytes, np.ndarray]:
-    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
-    file = io.BytesIO()
-    tifffile.imwrite(file, array, **options)
-    return file.getvalue(), right
-
-
-def unassociated(planes: str, **options: object) -> tuple[bytes, np.ndarray]:
+def unassociated(planes: str) -> tuple[bytes, np.ndarray]:
     array = RGBA if planes == "contig" else RGBA.transpose(2, 0, 1)
     words = {"photometric": "rgb", "extrasamples": ["unassalpha"], "planarconfig": planes}
-    return tiff_of(np.ascontiguousarray(array), on_white(RGBA[..., :3], ALPHA), **words, **options)
+    return tiff(np.ascontiguousarray(array), **words), on_white(RGBA[..., :3], ALPHA)
 
 
 def associated(kind: type = np.uint8) -> tuple[bytes, np.ndarray]:
@@ -155,18 +143,16 @@ def associated(kind: type = np.uint8) -> tuple[bytes, np.ndarray]:
     array = np.concatenate([product, RGBA[..., 3:]], -1).astype(kind)
     array = array * 257 if kind is np.uint16 else array
     right = product.astype(int) + 255 - ALPHA[..., None].astype(int)
-    return tiff_of(array, right, photometric="rgb", extrasamples=["assocalpha"])
+    return tiff(array, photometric="rgb", extrasamples=["assocalpha"]), right
 
 
 def grey_tiff(kind: str) -> tuple[bytes, np.ndarray]:
-    grey = RGBA[..., 0]
+    grey, right = RGBA[..., 0], on_white(RGBA[..., 0], ALPHA)
     if kind == "assocalpha":
         grey = np.minimum(grey, ALPHA)
-    right = on_white(grey, ALPHA)
-    if kind == "assocalpha":
         right = np.stack([grey.astype(int) + 255 - ALPHA.astype(int)] * 3, -1)
     words = {"photometric": "minisblack", "extrasamples": [kind], "planarconfig": "contig"}
-    return tiff_of(np.stack([grey, ALPHA], -1), right, **words)
+    return tiff(np.stack([grey, ALPHA], -1), **words), right
 
 
 def bmp_of(alpha: np.ndarray) -> bytes:
@@ -186,16 +172,13 @@ def test_a_bmp_without_any_opaque_pixel_is_opaque_as_viewers_show_it() -> None:
     assert not decoding.is_transparent(raw)
 
 
-TRANSPARENT: dict[str, Callable[[], tuple[bytes, np.ndarray]]] = {
+TRANSPARENT = {
     "rgba.png": lambda: saved("PNG"),
-    "la.png": lambda: (
-        encode(Image.fromarray(np.ascontiguousarray(RGBA[..., [0, 3]]), "LA"), "PNG"),
-        on_white(RGBA[..., 0], ALPHA),
-    ),
-    "rgba16.png": lambda: deep(6, [0, 1, 2, 3]),
-    "la16.png": lambda: deep(4, [0, 3]),
-    "grey16_key.png": lambda: deep_keyed(0),
-    "rgb16_key.png": lambda: deep_keyed(2),
+    "la.png": lambda: (encode(grey_alpha(), "PNG"), on_white(RGBA[..., 0], ALPHA)),
+    "rgba16.png": lambda: deep([0, 1, 2, 3]),
+    "la16.png": lambda: deep([0, 3]),
+    "grey16_key.png": lambda: deep_keyed(1),
+    "rgb16_key.png": lambda: deep_keyed(3),
     "rgb_key.png": lambda: keyed(RGBA[..., :3]),
     "grey_key.png": lambda: keyed(RGBA[..., 0]),
     **{f"grey{bits}_key.png": lambda bits=bits: grey_of_bits(bits) for bits in (1, 2, 4)},
@@ -277,7 +260,7 @@ def test_pillow_images_of_any_mode_with_alpha_are_composed(mode: str) -> None:
         image.putalpha(Image.fromarray(ALPHA))
         right = on_white(PALETTE[INDEX], ALPHA)
     elif mode in ("LA", "La"):
-        image = Image.merge("LA", [Image.fromarray(RGBA[..., 0]), Image.fromarray(ALPHA)])
+        image = grey_alpha()
         right = on_white(RGBA[..., 0], ALPHA)
     else:
         right = on_white(RGBA[..., :3], ALPHA)
@@ -292,44 +275,16 @@ def test_pillow_images_of_any_mode_without_alpha_are_converted(mode: str) -> Non
     assert np.array_equal(decoding.from_pillow(image), np.asarray(image.convert("RGB")))
 
 
-def every_container(root: Path, raws: list[bytes]) -> dict[str, Path]:
-    places = {kind: root / kind for kind in ("folder", "classes", "parquet", "saved", "tar")}
-    for place in places.values():
-        place.mkdir()
-    for number, raw in enumerate(raws):
-        (places["folder"] / f"{number}.png").write_bytes(raw)
-        below = places["classes"] / ("ant", "bee")[number % 2]
-        below.mkdir(exist_ok=True)
-        (below / f"{number}.png").write_bytes(raw)
-    cells = [{"bytes": raw, "path": None} for raw in raws]
-    pq.write_table(pa.table({"image": cells}), places["parquet"] / "train.parquet")
-    known = datasets.Features(image=datasets.Image())
-    datasets.Dataset.from_dict({"image": cells}, features=known).save_to_disk(places["saved"])
-    tar(places["tar"] / "train.tar", [(f"{n}.png", raw) for n, raw in enumerate(raws)])
-    return places
-
-
-def test_every_container_composes_and_says_how_many(tmp_path: Path) -> None:
+def test_batches_are_composed_and_a_run_says_of_how_many_images() -> None:
     raw, right = TRANSPARENT["rgba.png"]()
-    opaque = encode(Image.fromarray(on_white(RGBA[..., :3], ALPHA).astype(np.uint8)), "PNG")
-    raws = [raw, opaque, raw]
-    data = Data(path="own", size=8)
-    for kind, place in every_container(tmp_path, raws).items():
-        source, _ = opened(place, size=8)
-        every = np.arange(3)
-        cells, _ = source.fetch(every)
-        dataset = ImageDataset(source, data, False)
-        for cell in cells:
-            assert np.array_equal(dataset.decode(cell).permute(1, 2, 0).numpy(), right), kind
-        image = dataset.__getitems__(Samples(every, every)).image
-        assert torch.equal(image[0], image[1]) and torch.equal(image[0], image[2]), kind
-        (note,) = check_pixels.check({"train": source}, data)
-        assert "transparent pixels in 2 of 3 " in note, kind
-        kept = resident.decode_split(source, data, 2**30, 1)
-        assert all(np.array_equal(one, right) for one in kept.image_NHWC.numpy()), kind
-    stream = load(tmp_path / "parquet", stream=True, validation=0, size=8)
-    (note,) = check_pixels.check({"train": stream.train}, data)
+    opaque = encode(Image.fromarray(right.astype(np.uint8)), "PNG")
+    source, data, every = listed([raw, opaque, raw]), Data(path="own", size=8), np.arange(3)
+    first, *others = ImageDataset(source, data, False).__getitems__(Samples(every, every)).image
+    assert all(torch.equal(first, one) for one in others)
+    (note,) = check_pixels.check({"train": source}, data)
     assert "transparent pixels in 2 of 3 " in note
+    kept = resident.decode_split(source, data, 2**30, 1)
+    assert all(np.array_equal(one, right) for one in kept.image_NHWC.numpy())
 
 
 def test_a_query_and_a_callers_image_are_composed(tmp_path: Path) -> None:
@@ -363,9 +318,10 @@ def test_alpha_that_is_asked_for_is_data(form: str) -> None:
     assert np.array_equal(decoding.decode_stored_values(raw, 4), RGBA.transpose(2, 0, 1))
     assert check_pixels.check({"train": listed([raw])}, Data(path="own", channels=4)) == []
     if form != "WEBP":
-        grey = np.ascontiguousarray(RGBA[..., [0, 3]])
-        raw = encode(Image.fromarray(grey, "LA"), form)
-        assert np.array_equal(decoding.decode_stored_values(raw, 2), grey.transpose(2, 0, 1))
+        raw = encode(grey_alpha(), form)
+        assert np.array_equal(
+            decoding.decode_stored_values(raw, 2), RGBA[..., [0, 3]].transpose(2, 0, 1)
+        )
 
 
 def test_a_palette_whose_channels_are_read_is_composed_like_any_other() -> None:

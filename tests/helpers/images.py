@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pytest
 from PIL import Image
 
 NAMED = datasets.Features(
@@ -53,6 +54,21 @@ def png_by_hand(width, height, depth, colour, lines, *others):
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
     content = chunk(b"IDAT", zlib.compress(lines))
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(others) + content + chunk(b"IEND", b"")
+
+
+def png_of_16_bits(value, *others):
+    """A PNG file of these values, (H, W) or (H, W, C)."""
+    kind = {1: 0, 2: 4, 3: 2, 4: 6}[value[0, 0].size]
+    lines = b"".join(b"\0" + line.tobytes() for line in value.astype(">u2"))
+    return png_by_hand(value.shape[1], value.shape[0], 16, kind, lines, *others)
+
+
+def tiff(array, **options):
+    """An array as tifffile writes it. Without tifffile, the test is skipped."""
+    tifffile = pytest.importorskip("tifffile", reason="needs the extra [tiff]")
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, **options)
+    return file.getvalue()
 
 
 def tar(path, members, form=tarfile.PAX_FORMAT):

@@ -15,6 +15,11 @@ def load(path, test=False, **words):
     return run_splits.load(Data(name="own", path=str(path), **words), test=test)
 
 
+def with_test_images(path, split="test", **words):
+    """With test images, of a split or of a share of train."""
+    return run_splits.load(Data(name="own", path=str(path), test=split, **words), test=True)
+
+
 def opened(path, **words):
     """The training images at a place, none of them held out, and all that is said of them."""
     found = load(path, **{"validation": 0} | words)

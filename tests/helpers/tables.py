@@ -5,6 +5,8 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from helpers.images import png
@@ -19,6 +21,13 @@ def cells(numbers):
 def parquet(path, columns, features=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     datasets.Dataset.from_dict(columns, features=features).to_parquet(str(path))
+    return path
+
+
+def raw_parquet(path, **columns):
+    """A parquet file without the types of `datasets`: other programs write such files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, row_group_size=2)
     return path
 
 
