@@ -111,7 +111,7 @@ class Report:
         """Return the content for `--json`: sentences, the next step, and the rows of all tables."""
         tables = {name: _records(shown.frame) for name, shown in self.tables.items()}
         rows = _records(self.results.table)
-        content = {"sentences": [*self.sentences], "next": self.next_step}
+        content: dict[str, Any] = {"sentences": [*self.sentences], "next": self.next_step}
         content |= {"tables": tables, "results": rows}
         return dict(stats.as_json(content))
 
