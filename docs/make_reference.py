@@ -108,6 +108,74 @@ A string from Python stays a string: `optim={"steps": "300"}` is refused, and `d
 "none"}` groups the images by a column called none. On a command line, `data.group=none` means no
 group, and `data.group='"none"'` names this column.
 
+## Your own images
+
+Pass your images as `images=` if they are not files that `data.path=` reads, for example a torch
+`Dataset`:
+
+```python
+photos = torchvision.datasets.CIFAR10("cifar", train=True)
+tests = torchvision.datasets.CIFAR10("cifar", train=False)
+result = ssl_vit.pretrain(recipe="mae", images={"train": photos, "test": tests})
+ssl_vit.finetune(recipe="finetune", init=result.folder)  # the images of the run
+```
+
+`images` is one of these, or a dictionary of them with a key for each split:
+
+- A torch `Dataset` with a length. An item is an image, or an image and a label. Each image is stored
+  as a PNG without loss, or as an array if it has more channels than RGB or 16 bits. The names of
+  the classes are those of `dataset.classes`, if there are any.
+- A `datasets.Dataset`. The encoded images are stored as they are.
+- A list of paths or of (path, label), or a torchvision `ImageFolder` without transforms. A link to
+  each file is stored.
+
+An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), with uint8 or uint16 pixels, or
+with floating-point pixels from 0 to 1 (`ToTensor`). A label is an integer, a text, a list of
+integers, or None.
+
+The images are written once, into a hidden folder of `out=` (default `runs`), and a line says where.
+Therefore a run resumes exactly, also from the command line, and `ssl-vit finetune init=RUN` finds
+the images of the run. The copy takes disk space, so pass paths if your images are large files. Pass
+the data set without random transforms: if reading an image twice gives different pixels,
+`pretrain` refuses the data set. A data set without a length (an `IterableDataset`) is refused, too.
+
+`finetune`, `evaluate`, `embed` and `study` also take `images=`.
+
+## Your own augmentations
+
+With `augment=`, a function or object changes each training image before the random crop and flip.
+With objectives that compare views, it changes each view:
+
+```python
+from torchvision.transforms import v2
+
+turned = v2.Compose([v2.RandomRotation(20), v2.ColorJitter(0.3)])
+result = ssl_vit.pretrain(recipe="mae", images=photos, augment=turned)
+```
+
+```python
+import albumentations
+
+noisy = albumentations.Compose([albumentations.GaussNoise(p=0.5), albumentations.RandomRotate90()])
+result = ssl_vit.pretrain(recipe="mae", images=photos, augment=noisy)
+```
+
+A transform of albumentations gets an array (H, W, C). Any other function gets a uint8 tensor (C, H,
+W). Both return an image of the same type and with the same channels, of any size. To turn off the
+crop and flip that follow, set `data={"crop_area": 1, "flip": False}`.
+
+Before each call, ssl_vit seeds the generators of `random`, `numpy.random`, `torch` and
+albumentations from the image and the epoch. Therefore the images do not depend on the number of
+processes and data workers, and a resumed run sees the same images as an uninterrupted run. An
+augmentation that draws from a generator of its own is refused before the first step.
+
+The recipe records the name of the augmentation, such as `data.augment=Compose-8cb18769`. The number
+is a hash of the code and the parameters, so a run cannot be resumed with another augmentation. If
+the code is not available, ssl_vit asks for a name of your choice, `augment_name=`.
+
+On the command line, and in studies, augmentations come from a
+[plugin](extend.md#an-augmentation-of-your-own).
+
 ## Functions
 """
 

@@ -227,8 +227,8 @@ def count_classes(splits: Splits, data: Data, objective: str) -> int:
             raise UserError(
                 f"{data.location}: the {split} split has labels from {low} to {high}, but with"
                 f" {format_count(limit, 'classes')} a label must be from 0 to {limit - 1}, or -1"
-                " for an image without a label. Correct the labels, or set the number of classes with"
-                " data.classes=."
+                " for an image without a label. Correct the labels, or set the number of classes"
+                " with data.classes=."
             )
     classes = data.classes or len(splits.train.classes)
     if classes:

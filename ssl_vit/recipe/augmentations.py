@@ -14,7 +14,7 @@ import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from ..errors import UserError, suggest
 LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "stdlib")]
 PLAIN = bool | int | float | complex | str | bytes | enum.Enum | None
 RENAME = "Add augment_name=NAME, and change the name whenever you change the augmentation."
+
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 class Augmentation(NamedTuple):
@@ -61,6 +64,20 @@ def register(call: Callable[..., Any], name: str | None = None) -> str:
         name = f"{getattr(call, '__name__', type(call).__name__).strip('<>')}-{digest}"
     AUGMENTATIONS[name] = Augmentation(call, walk.seeded)
     return name
+
+
+def augmentation(name: str) -> Callable[[C], C]:
+    """Register a function, or an object to call, of a plugin as `data.augment=NAME`.
+
+    Write `@augmentation("NAME")` above a function, or call `augmentation("NAME")(OBJECT)`. The
+    plugin's file identifies the augmentation, so a run is resumed only with the same file.
+    """
+
+    def decorate(call: C) -> C:
+        register(call, name)
+        return call
+
+    return decorate
 
 
 def find(name: str | None) -> Augmentation | None:

@@ -119,7 +119,7 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
         name="tuned",
     )
     assert tuned is not None and tuned.metrics["top1"].n == 6
-    study = {"recipe": FEW[0], "sweep": {"optim.lr": [0.1, 0.2]}, "check": True}
+    study = {"recipe": "mpp", "sweep": {"optim.lr": [0.1, 0.2]}, "check": True}
     estimate = ssl_vit.study(study, images=Photos(), out=tmp_path, name="study")
     assert len(estimate.runs) == 2
 
