@@ -122,9 +122,9 @@ ssl_vit.finetune(recipe="finetune", init=result.folder)  # the images of the run
 
 `images` is one of these, or a dictionary of them with a key for each split:
 
-- A torch `Dataset` with a length. An item is an image, or an image and a label. Each image is stored
-  as a PNG without loss, or as an array if it has more channels than RGB or 16 bits. The names of
-  the classes are those of `dataset.classes`, if there are any.
+- A torch `Dataset` with a length. An item is an image, or an image and a label. Each image is
+  stored as a PNG without loss, or as an array if it has more channels than RGB or 16 bits. The
+  names of the classes are those of `dataset.classes`, if there are any.
 - A `datasets.Dataset`. The encoded images are stored as they are.
 - A list of paths or of (path, label), or a torchvision `ImageFolder` without transforms. A link to
   each file is stored.

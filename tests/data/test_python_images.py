@@ -120,7 +120,8 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
     )
     assert tuned is not None and tuned.metrics["top1"].n == 6
     study = {"recipe": "mpp", "sweep": {"optim.lr": [0.1, 0.2]}, "check": True}
-    estimate = ssl_vit.study(study, images=Photos(), out=tmp_path, name="study")
+    splits = {"train": Photos(), "test": Photos(number=10)}
+    estimate = ssl_vit.study(study, images=splits, out=tmp_path, name="study")
     assert len(estimate.runs) == 2
 
 
