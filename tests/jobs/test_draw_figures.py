@@ -20,6 +20,7 @@ from helpers.options import TINY, altered
 from ssl_vit.errors import UserError
 from ssl_vit.inspection import drawing
 from ssl_vit.jobs import draw_figures
+from ssl_vit.recipe import tools
 
 FEW = ["images=2", "shown=2", "compute.threads=1", "name=f"]
 FORMS = ("npz", "png", "svg")
@@ -57,6 +58,11 @@ def figures_in(folder: Path) -> set[str]:
 
 def figures_recorded(folder: Path) -> dict:
     return json.loads((folder / "figures.json").read_text())["figures"]
+
+
+def test_the_names_are_those_of_the_figures() -> None:
+    """They are written out, so that --help and mistakes are answered without torch."""
+    assert {*tools.FIGURES} == FIGURES
 
 
 def assert_no_ground(path: Path) -> None:
