@@ -66,9 +66,10 @@ def test_the_names_are_those_of_the_figures() -> None:
 
 
 def assert_no_ground(path: Path) -> None:
-    """Much of a figure is the page's ground."""
-    alpha = np.asarray(Image.open(path))[..., 3]
-    assert (alpha == 0).mean() > 0.15 and (alpha[0] == 0).all(), path
+    """Much of a figure is the page's ground, and none of it is white."""
+    found = np.asarray(Image.open(path))
+    assert (found[..., 3] == 0).mean() > 0.15 and (found[0, :, 3] == 0).all(), path
+    assert (found > 230).all(-1).mean() < 0.001, path
 
 
 def test_a_run_is_drawn_beside_what_it_began_with(
@@ -321,5 +322,6 @@ def test_what_another_figure_shows_is_named_where_it_is_asked_for(
     output = capsys.readouterr().out
     assert f"left out    {lacks}: {folder.name}: " in output and f"figures={has} " in output
     assert figures_in(tmp_path / "f") == {"filters", has}
+    assert_no_ground(tmp_path / "f" / f"{has}.png")
     if recipe == "ijepa":  # whose export has the teacher alone
         assert "exported teacher" in figures_recorded(tmp_path / "f")[has]["drawn"]
