@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from helpers import plain_sgd
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import attentive, probes
 from ssl_vit.evaluation.attentive import AttentiveProbe, TrainingTokens
-from ssl_vit.recipe.probe import Probe
+from ssl_vit.recipe.schema import Probe
 from ssl_vit.training.distributed import WatchedAccelerator
 
 CPU = torch.device("cpu")
@@ -65,16 +66,13 @@ def test_training_is_torchs_attention_and_sgd_on_the_same_batches(
     for place, rate in enumerate(rates):
         heads = [Head(query_D, 3) for query_D in start.query_GHD[place]]
         learned = [one for head in heads for one in head.parameters() if one.requires_grad]
-        optimiser = torch.optim.SGD(learned, lr=rate, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-        for step in range(steps):
+
+        def loss_at(step: int, heads: list[Head] = heads) -> torch.Tensor:
             row_B = probes.rows_of_batch(step, batch, len(z_NTD))
             logits_BC = sum(head(z_NTD[row_B]) for head in heads)
-            loss = F.cross_entropy(logits_BC, tokens.label_N[row_B])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
+            return F.cross_entropy(logits_BC, tokens.label_N[row_B])
+
+        plain_sgd.train(learned, rate, steps, loss_at)
         close = {"rtol": 1e-3, "atol": 1e-4}
         for number, head in enumerate(heads):
             query_D, weight_AC = ours.query_GHD[place, number], ours.weight_GHAC[place, number]

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+import ssl_vit
 from helpers.images import images
 from helpers.measurements import Measured, measurements
 from helpers.options import LOADED, TINY, altered
 from helpers.resolving import resolve
 from helpers.runs import Killed, run
 from ssl_vit.evaluation import baselines
-from ssl_vit.jobs import evaluate as evaluate_job
 from ssl_vit.jobs import finish
 from ssl_vit.pages import metric_tables, run_verdict
-from ssl_vit.recipe.records.run import Difference, Result
+from ssl_vit.recipe.records.run import Difference
 from ssl_vit.runs.folder import Run
 from ssl_vit.stats import paired_difference
 
@@ -26,18 +26,6 @@ MEASURED = [
     *("recipe=evaluate", "probe.measures=[knn,linear,few_shot]", "probe.shots=[1,3]"),
     *("probe.steps=10", "probe.trials=2", *LOADED),
 ]
-
-
-def result_of(done: Run) -> Result:
-    return done.result()
-
-
-def evaluated(words: list[str]) -> Result:
-    made = Run(resolve(words))
-    made.reconcile()
-    result = evaluate_job.evaluate(made)
-    assert result is not None
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +66,13 @@ def test_fresh_weights_are_those_that_an_evaluation_of_scratch_has(
     """The same network of the run's own seed, measured by itself: the same value, to the bit."""
     trained = run(altered(short, folder, "data.validation=0.2", "seed=7", "name=trained"))
     where = [f"out={trained.folder.parent}", folder]
-    own = evaluated([*MEASURED, *where, f"init={trained.folder}", "name=own", "data.size=16"])
+    own = ssl_vit.evaluate(
+        [*MEASURED, *where, f"init={trained.folder}", "name=own", "data.size=16"]
+    )
     model = [f"model.{key}={value}" for key, value in trained.recipe.model if key != "name"]
     model = [word for word in model if not word.endswith("=None")]
     scratch = ("init=scratch", "seed=7", "name=alone", "data.size=16", "probe.pool=avg")
-    alone = evaluated(altered([*MEASURED, *where, *model], *scratch))
+    alone = ssl_vit.evaluate(altered([*MEASURED, *where, *model], *scratch))
     for measure in ("knn", "linear", "few_shot_1", "few_shot_3"):
         assert own.metrics[f"fresh_{measure}"].value == alone.metrics[measure].value
         apart = own.metrics[measure].differences["untrained"]
@@ -98,7 +88,7 @@ def test_a_run_that_learns_nothing_is_its_own_fresh_weights(short: list[str], fo
     still = [folder, "data.validation=0.2", "optim.lr=1e-30", "optim.weight_decay=0", "seed=3"]
     done = run(altered(short, *still, "name=still"))
     words = [*MEASURED, folder, f"out={done.folder.parent}", f"init={done.folder}", "name=own"]
-    metrics = evaluated([*words, "data.size=32"]).metrics
+    metrics = ssl_vit.evaluate([*words, "data.size=32"]).metrics
     for measure in ("knn", "few_shot_1"):
         assert metrics[measure].value == metrics[f"fresh_{measure}"].value
         apart = metrics[measure].differences["untrained"]
@@ -116,7 +106,7 @@ def test_the_pixels_are_an_image_at_8_x_8() -> None:
 
 
 def test_knn_is_measured_while_training_beside_fresh_weights_and_pixels(probed: Run) -> None:
-    metrics = result_of(probed).metrics
+    metrics = probed.result().metrics
     assert {name for name in metrics if "knn" in name} == {
         f"{start}probe_knn" for start in ("", "fresh_", "pixels_", "commonest_")
     }
@@ -141,7 +131,7 @@ def test_what_it_is_compared_with_is_measured_once(
         patch.setattr(finish, "finish", killed)
         run(words)
     monkeypatch.setattr(baselines, "fresh_network", killed)
-    one, other = (result_of(done).metrics for done in (whole, run(words)))
+    one, other = (done.result().metrics for done in (whole, run(words)))
     assert one.keys() == other.keys() and "start_probe_knn" in one
     assert all(one[name] == other[name] for name in one)
 
@@ -158,7 +148,7 @@ def test_images_that_chose_the_weights_give_no_difference(
     short: list[str], own: list[str], paired: bool
 ) -> None:
     done = run(altered(short, *KNN, *own, "name=run", "eval.every=2", "checkpoint.every=2"))
-    knn = result_of(done).metrics["probe_knn"]
+    knn = done.result().metrics["probe_knn"]
     assert bool(knn.differences) == paired
     seen = [row["step"] for row in done.rows() if "probe/knn" in row]
     assert seen == ([2, 4] if own == ["checkpoint.best=probe/knn"] else [4])
@@ -175,7 +165,7 @@ def test_an_evaluation_on_the_split_that_chose_has_no_difference(
     words = ["recipe=evaluate", "probe.measures=[knn]", "probe.neighbors=3", *LOADED]
     words += [f"init={done.folder}", f"out={done.folder.parent}"]
     for split, paired in (("val", False), ("test", True)):
-        found = evaluated([*words, f"data.test={split}", f"name={split}"]).metrics["knn"]
+        found = ssl_vit.evaluate([*words, f"data.test={split}", f"name={split}"]).metrics["knn"]
         assert bool(found.differences) == paired
 
 
@@ -200,7 +190,7 @@ def test_images_that_tell_nothing_of_features_are_not_probed_and_that_is_said(
     if made:
         images(root := tmp_path / "own", **made)
         words = [*words, f"data.path={root}"]
-    result = result_of(run(altered(short, *KNN, *words, "name=run")))
+    result = run(altered(short, *KNN, *words, "name=run")).result()
     assert result.not_compared is not None and says in result.not_compared
     assert not any("knn" in name for name in result.metrics)
 
@@ -211,77 +201,70 @@ def test_what_is_measured_in_between_counts_labelled_images(
     """An interval of as many images as there were, of which 60% had no label."""
     images(root := tmp_path / "own", a=100, b=100, _=100)
     words = [f"data.path={root}", "data.validation=0.5", "name=run"]
-    result = result_of(run(altered(short, *KNN, *words)))
+    result = run(altered(short, *KNN, *words)).result()
     n = result.metrics["probe_knn"].n
     assert n is not None and 60 < n < 140
     lines = [one for one in capsys.readouterr().out.splitlines() if "probe at step" in one]
     assert lines and all(f"(n = {n} images)" in one for one in lines)
 
 
-def verdict(split: str = "test", **beside: tuple[float, Difference | None]) -> str:
-    """Of a k-NN accuracy of 0.3 beside others, and their differences."""
-    metrics = {"knn": Measured(value=0.3, split=split, n=100)}
-    for name, (value, difference) in beside.items():
-        metrics[name] = Measured(value=value, split=split, n=100)
-        if difference is not None:
-            metrics[name]["difference"] = difference
-    metrics["commonest_knn"] = Measured(value=0.1, split=split, n=100)
-    return run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
-
-
-def test_the_verdict_is_by_the_paired_interval() -> None:
-    worse = Difference(mean=-0.022, low=-0.036, high=-0.008)
-    better = Difference(mean=0.022, low=0.008, high=0.036)
-    open_ = Difference(mean=0.022, low=-0.001, high=0.045)
-    said = {
-        run_verdict.WORSE: verdict(fresh_knn=(0.322, worse)),
-        run_verdict.BETTER: verdict(fresh_knn=(0.278, better)),
-        run_verdict.UNKNOWN: verdict(fresh_knn=(0.278, open_)),
-        run_verdict.AS_PIXELS: verdict(fresh_knn=(0.278, better), pixels_knn=(0.41, worse)),
-    }
-    for sentence, text in said.items():
-        assert text == sentence.format(measure="k-NN")
-    # images that chose the weights
-    text = verdict("validation", fresh_knn=(0.278, None))
-    assert text == run_verdict.NO_VERDICT.format(reason=run_verdict.NO_INTERVAL)
-
-
-def test_of_several_measures_the_first_main_one_alone_has_the_verdict() -> None:
-    """Six, each at 95%, said that 1-shot features were worse than untrained ones."""
-    worse, better = (Difference(mean=at, low=at - 0.01, high=at + 0.01) for at in (-0.02, 0.02))
+def readings(split: str = "test", **found: float | Difference) -> list[metric_tables.MetricReading]:
+    """Of 100 images; of a baseline the difference from an accuracy of 0.3 may be given."""
     metrics = {}
-    for name, found in {"few_shot_1": worse, "few_shot_5": worse, "linear": better}.items():
-        metrics[name] = Measured(value=0.3, split="test", n=100)
-        metrics[f"fresh_{name}"] = Measured(value=0.3, split="test", n=100, difference=found)
-    said = run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
-    assert said == run_verdict.BETTER.format(measure="linear probe")
+    for name, value in found.items():
+        metrics[name] = Measured(value=value, split=split, n=100)
+        if isinstance(value, Difference):
+            metrics[name] |= {"value": 0.3 - value.mean, "difference": value}
+    return metric_tables.read_metrics(measurements(metrics))
 
 
-def test_what_the_commonest_class_reaches_is_no_finding() -> None:
-    """Of 65 images 47 right and 45 of one class: untrained weights may be far below both."""
-    better = Difference(mean=0.2, low=0.1, high=0.3)
-    values = {"knn": 47 / 65, "fresh_knn": 34 / 65, "commonest_knn": 45 / 65}
-    metrics = {name: Measured(value=one, split="test", n=65) for name, one in values.items()}
-    metrics["fresh_knn"]["difference"] = better
-    said = run_verdict.verdict(metric_tables.read_metrics(measurements(metrics)))
-    assert said == run_verdict.FEATURES_AS_COMMONEST.format(measure="k-NN")
+def apart(mean: float) -> Difference:
+    return Difference(mean=mean, low=mean - 0.015, high=mean + 0.015)
+
+
+BETTER, WORSE, OPEN = apart(0.022), apart(-0.022), apart(0.01)
+FEW_SHOT = {"few_shot_1": 0.3, "fresh_few_shot_1": WORSE, "few_shot_5": 0.3}
+VERDICTS = {
+    "worse": (run_verdict.WORSE, {"fresh_knn": WORSE}),
+    "better": (run_verdict.BETTER, {"fresh_knn": BETTER}),
+    "open": (run_verdict.UNKNOWN, {"fresh_knn": OPEN}),
+    "worse than pixels": (run_verdict.AS_PIXELS, {"fresh_knn": BETTER, "pixels_knn": WORSE}),
+    # six measures, each at 95%, said that 1-shot features were worse than untrained ones
+    "the first main measure": (
+        run_verdict.BETTER,
+        FEW_SHOT | {"fresh_few_shot_5": WORSE, "linear": 0.3, "fresh_linear": BETTER},
+    ),
+    # what the commonest class reaches is no finding: untrained weights may be far below both
+    "as the commonest class": (
+        run_verdict.FEATURES_AS_COMMONEST,
+        {"fresh_knn": BETTER, "commonest_knn": 0.27},
+    ),
+}
+
+
+@pytest.mark.parametrize(("sentence", "found"), VERDICTS.values(), ids=VERDICTS)
+def test_the_verdict_is_by_the_paired_interval(
+    sentence: str, found: dict[str, float | Difference]
+) -> None:
+    name = "linear probe" if "linear" in found else "k-NN"
+    own = {} if "linear" in found else {"knn": 0.3, "commonest_knn": 0.1}
+    assert run_verdict.verdict(readings(**own | found)) == sentence.format(measure=name)
 
 
 def test_one_sentence_at_most_and_none_that_was_not_measured() -> None:
     """A classifier is judged where the features are not, and a task of a study has no sentence
     about the comparison that the study makes."""
-    found = {name: Measured(value=0.1, split="test", n=400) for name in ("top1", "majority_top1")}
-    readings = metric_tables.read_metrics(measurements(found))
+    verdict, few = run_verdict.verdict, readings(top1=0.1, majority_top1=0.1)
     said = run_verdict.CLASSIFIER_AS_COMMONEST.format(measure="top-1")
-    assert run_verdict.verdict(readings) == run_verdict.verdict(readings, True) == said
-    good = metric_tables.read_metrics(
-        measurements({"top1": Measured(value=0.9, split="test", n=400)})
-    )
-    assert run_verdict.verdict(good, True) == run_verdict.FINE_TUNED
-    assert run_verdict.verdict(good, True, in_study=True) == ""
-    assert run_verdict.verdict([], True) == run_verdict.verdict([]) == ""
-    text = run_verdict.verdict([], not_compared="the images have no labels")
-    assert text.endswith("untrained weights: the images have no labels.")
+    assert verdict(few) == verdict(few, True) == said
+    good = readings(top1=0.9)
+    assert verdict(good, True) == run_verdict.FINE_TUNED
+    assert verdict(good, True, in_study=True) == ""
+    assert verdict([], True) == verdict([]) == ""
+    # images that chose the weights
+    chose = readings("validation", knn=0.3, fresh_knn=0.278, commonest_knn=0.1)
+    assert verdict(chose) == run_verdict.NO_VERDICT.format(reason=run_verdict.NO_INTERVAL)
+    assert verdict([], not_compared="no labels").endswith("untrained weights: no labels.")
 
 
 def test_a_difference_without_an_interval_is_marked() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ssl_vit
+from helpers import plain_sgd
 from helpers.options import altered
 from ssl_vit.data import masks, run_splits
 from ssl_vit.data.batch_layout import BatchLayout
@@ -40,13 +41,18 @@ def stripes(seed: int, height: int = 16, width: int = 16, cell: int = 4) -> np.n
     return np.tile(classes.repeat(cell)[:width], (height, 1)).astype(np.uint8)
 
 
-def encoded(pixels: np.ndarray, mode: str | None = None) -> dict:
+def encoded(pixels: np.ndarray | bytes) -> dict:
+    """A cell of a table; bytes are no image."""
+    if isinstance(pixels, bytes):
+        return {"bytes": pixels, "path": None}
     file = io.BytesIO()
-    Image.fromarray(pixels, mode).save(file, "png")
-    return {"bytes": file.getvalue(), "path": None}
+    Image.fromarray(pixels).save(file, "png")
+    return encoded(file.getvalue())
 
 
-def write(folder: Path, *changed: np.ndarray, split: str = "test", column: str = "mask") -> Path:
+def write(
+    folder: Path, *changed: np.ndarray | bytes, split: str = "test", column: str = "mask"
+) -> Path:
     """Parquet files of 12 training, 4 held-out and 4 test images in the colours of their masks;
     `changed` are the first masks of `split`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,17 +135,15 @@ def test_training_is_sgd_on_the_cross_entropy_of_all_pixels(
     torch.testing.assert_close(dense.train_segmenter(*given), whole)
     for group, rate in enumerate(rates):
         weight = torch.zeros(9, 3, requires_grad=True)
-        sgd = torch.optim.SGD([weight], lr=rate, momentum=0.9)
-        decay = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, steps)
-        for step in range(steps):
+
+        def loss_at(step: int, weight: Tensor = weight) -> Tensor:
             rows = probes.rows_of_batch(step, 4, 6)
             x = (train.x_IND[rows] - scale.mean.float()) / scale.std.float()
             low = (F.pad(x, (0, 1), value=1.0) @ weight).transpose(1, 2).reshape(4, 3, 4, 4)
             logits = F.interpolate(low, scale_factor=4, mode="bilinear")
-            sgd.zero_grad()
-            F.cross_entropy(logits, train.mask_ISS[rows].long(), ignore_index=2).backward()
-            sgd.step()
-            decay.step()
+            return F.cross_entropy(logits, train.mask_ISS[rows].long(), ignore_index=2)
+
+        plain_sgd.train([weight], rate, steps, loss_at)
         torch.testing.assert_close(whole[group], weight.detach(), atol=1e-5, rtol=1e-4)
 
 
@@ -276,20 +280,12 @@ def test_masks_that_do_not_suit_are_named_in_one_line(
 
 
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
-    folder = write(tmp_path / "data")
-    path = folder / "train-00000-of-00001.parquet"
-    rows = datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "cache"))
-    cells = rows.cast_column("mask", datasets.Image(decode=False)).to_dict()["mask"]
-    cells[3] = {"bytes": b"damaged", "path": None}
-    kinds = datasets.Features(dict.fromkeys(("image", "mask"), datasets.Image()))
-    images = rows.cast_column("image", datasets.Image(decode=False)).to_dict()["image"]
-    path.unlink()
-    datasets.Dataset.from_dict({"image": images, "mask": cells}, kinds).to_parquet(path)
+    folder = write(tmp_path / "data", stripes(0), b"damaged", split="train")
     data = Data(name="x", path=str(folder), size=16, eval_crop=1.0)
     batches = loaded(data)
     assert sum(len(batch.image) for batch in batches) == 11
     (named,) = [text for batch in batches for text in batch.unreadable]
-    assert named.startswith("row 3") and "cannot read the mask" in named
+    assert named.startswith("row 1") and "cannot read the mask" in named
 
 
 def test_a_difference_of_few_masks_has_no_interval() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import ssl_vit
 from helpers.options import TINY, altered
 from helpers.resolving import resolve
 from helpers.runs import run
@@ -20,11 +21,10 @@ from ssl_vit.data.source import Source
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import features, probes
 from ssl_vit.evaluation.images import EvaluationImages
-from ssl_vit.jobs import evaluate
 from ssl_vit.measurements import COMMONEST, UNTRAINED
 from ssl_vit.models import encoder, weights
 from ssl_vit.recipe.init_source import InitSource
-from ssl_vit.recipe.probe import Probe
+from ssl_vit.recipe.schema import Probe
 from ssl_vit.runs import console
 from ssl_vit.runs.folder import Run
 from ssl_vit.training.distributed import WatchedAccelerator
@@ -35,7 +35,7 @@ FEW = ["data.share=0.5", "probe.shots=[1,3]", "probe.trials=2"]
 
 def measured(
     words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[str, Any], int, list[torch.Tensor]]:
+) -> tuple[Any, int, list[torch.Tensor]]:
     """The result, how many images went through the encoder, and few-shot's predictions."""
     forwarded: list[int] = []
     predictions: list[torch.Tensor] = []
@@ -53,7 +53,7 @@ def measured(
     with monkeypatch.context() as patch:
         patch.setattr(encoder.Encoder, "feature", counted)
         patch.setattr(probes, "least_squares", kept)
-        result = evaluate.evaluate(Run(resolve(words)))
+        result = ssl_vit.evaluate(words)
     return result, sum(forwarded), predictions
 
 
@@ -219,4 +219,4 @@ def test_a_run_without_a_hidden_layer_is_named(
 ) -> None:
     words = [*COMMON, f"init={runs[made].folder}", f"out={tmp_path}", "probe.feature=hidden"]
     with pytest.raises(UserError, match=rf"probe\.feature=hidden: .*{says}"):
-        evaluate.evaluate(Run(resolve(words)))
+        ssl_vit.evaluate(words)

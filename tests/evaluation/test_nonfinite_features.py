@@ -1,7 +1,8 @@
 """An encoder whose weights are finite and whose features are not: every tool says so in one line."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import ssl_vit
-from helpers.exports import of_timm
+from helpers.exports import forget_digests, of_timm
 from helpers.options import SHORT, TINY, altered
 from helpers.runs import rows, run
 from ssl_vit.errors import UserError
-from ssl_vit.evaluation import classify, features
+from ssl_vit.evaluation import features
 from ssl_vit.evaluation.features import ENCODER
 from ssl_vit.measurements import UNTRAINED
 from ssl_vit.models.encoder import Encoder
-from ssl_vit.recipe.probe import Probe
+from ssl_vit.recipe.schema import Probe
 from ssl_vit.training.distributed import WatchedAccelerator
 
 QUICK = ["compute.threads=1", "compute.precision=float32", "compute.batch=4"]
@@ -53,6 +54,27 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def place(images: Path, tmp_path: Path) -> list[str]:
+    return [f"data.path={images}", f"out={tmp_path}", "name=f", *QUICK]
+
+
+@pytest.fixture
+def alter(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable], None]:
+    """Change what a method of encoders returns: `change` takes the encoder, what the method was
+    given and what it returns."""
+
+    def altered(method: str, change: Callable) -> None:
+        plain = getattr(Encoder, method)
+
+        def changed(encoder: Encoder, given: Tensor, *more: Any, **named: Any) -> Tensor:
+            return change(encoder, given, plain(encoder, given, *more, **named))
+
+        monkeypatch.setattr(Encoder, method, changed)
+
+    return altered
+
+
 def refused_line(call: object, *arguments: object) -> str:
     with pytest.raises(UserError) as caught:
         call(*arguments)  # type: ignore[operator]
@@ -71,68 +93,58 @@ def refused_line(call: object, *arguments: object) -> str:
     ],
 )
 def test_an_evaluation_measures_nothing(
-    measure: str, count: str, export: Path, images: Path, tmp_path: Path, capsys
+    measure: str, count: str, export: Path, place: list[str], tmp_path: Path, capsys
 ) -> None:
-    words = ["recipe=evaluate", f"init={export}", f"data.path={images}", f"out={tmp_path}", *QUICK]
-    words += ["name=e", "data.validation=0", "probe.shots=[1]", "probe.trials=1", "probe.steps=2"]
+    words = ["recipe=evaluate", f"init={export}", *place]
+    words += ["data.validation=0", "probe.shots=[1]", "probe.trials=1", "probe.steps=2"]
     if measure in ("linear", "attentive"):
         words = altered(words, "data.validation=0.3")
         count = "8 of 8"
     words += ["probe.neighbors=1", f"probe.measures=[{measure}]"]
     line = refused_line(ssl_vit.evaluate, words)
     assert f"{count} images" in line and "this encoder" in line
-    assert not (tmp_path / "e" / "result.json").exists()
+    assert not (tmp_path / "f" / "result.json").exists()
     assert "%" not in capsys.readouterr().out.partition("finished")[2]
 
 
-def test_embed_writes_nothing(export: Path, images: Path, tmp_path: Path) -> None:
-    words = [f"init={export}", f"data.path={images}", f"out={tmp_path}", "name=f", *QUICK]
-    assert "6 of 6 images" in refused_line(ssl_vit.embed, words)
+def test_embed_writes_nothing(export: Path, place: list[str], tmp_path: Path) -> None:
+    assert "6 of 6 images" in refused_line(ssl_vit.embed, [f"init={export}", *place])
     assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("embed.json"))
 
 
 def test_embed_names_a_shard_whose_images_overflow_later(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: list[str], tmp_path: Path, alter: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first shard is right and kept, the second is not written."""
     sound = of_timm(tmp_path / "export")
-    tokens = Encoder.tokens
 
-    def overflowing(self: Encoder, image: Tensor, layer: int | None = None) -> Tensor:
-        found = tokens(self, image, layer)
+    def overflowing(encoder: Encoder, image: Tensor, found: Tensor) -> Tensor:
         bright = image.float().mean((1, 2, 3)) > 100  # class b
         found[bright, 0, 0] = torch.inf
         return found
 
-    monkeypatch.setattr(Encoder, "tokens", overflowing)
-    words = [f"init={sound}", f"data.path={images}", f"out={tmp_path}", "name=f", *QUICK]
-    words += ["split=train", "rows=6"]
+    alter("tokens", overflowing)
+    words = [f"init={sound}", *place, "split=train", "rows=6"]
     monkeypatch.setattr("ssl_vit.jobs.feature_folder.CHECKED", 2)
     assert "6 of 6 images" in refused_line(ssl_vit.embed, words)
     assert [path.name for path in tmp_path.rglob("*.parquet")] == ["train-00000-of-00002.parquet"]
 
 
 def test_a_query_whose_feature_overflows_has_no_neighbours(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: list[str], tmp_path: Path, alter: Callable
 ) -> None:
-    sound = of_timm(tmp_path / "export")
-    words = [f"init={sound}", f"data.path={images}", f"out={tmp_path}", "name=f", *QUICK]
+    words = [f"init={of_timm(tmp_path / 'export')}", *place]
     ssl_vit.embed(words)
     Image.new("RGB", (16, 16), (255, 255, 255)).save(tmp_path / "query.png")
-    tokens = Encoder.tokens
-
-    def overflowing(self: Encoder, image: Tensor, layer: int | None = None) -> Tensor:
-        return tokens(self, image, layer) / (image.float().mean((1, 2, 3)) < 255)[:, None, None]
-
-    monkeypatch.setattr(Encoder, "tokens", overflowing)
+    alter("tokens", lambda _, image, x: x / (image.float().mean((1, 2, 3)) < 255)[:, None, None])
     refused_line(ssl_vit.embed, [*words, f"query={tmp_path / 'query.png'}"])
     assert not (tmp_path / "f" / "nearest.html").exists()
 
 
 @pytest.mark.parametrize("figure", ["attention_rollout", "feature_map", "filters"])
-def test_figures_draw_nothing(figure: str, export: Path, images: Path, tmp_path: Path) -> None:
-    words = [f"init={export}", f"data.path={images}", f"out={tmp_path}", "name=f", "shown=3"]
-    refused_line(ssl_vit.figures, [*words, "compute.threads=1", f"figures={figure}"])
+def test_figures_draw_nothing(figure: str, export: Path, place: list[str], tmp_path: Path) -> None:
+    words = [f"init={export}", *place[:3], "shown=3", "compute.threads=1", f"figures={figure}"]
+    refused_line(ssl_vit.figures, words)
     assert not (tmp_path / "f").exists()
 
 
@@ -155,17 +167,10 @@ def test_a_baseline_whose_features_overflow_is_left_out_with_a_warning() -> None
         features.probe_all(seen, probe, 2, warnings.append)
 
 
-def test_online_probes_warn_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_online_probes_warn_and_the_run_goes_on(tmp_path: Path, alter: Callable) -> None:
     words = altered(TINY, f"out={tmp_path}", "name=r", "data.share=0.01", "probe.every=4")
     words += ["probe.measures=[knn]", "probe.neighbors=1", "probe.images=40", "eval.collapse=4"]
-    feature = Encoder.feature
-
-    def overflowing(self: Encoder, *given: object, **named: object) -> Tensor:
-        return feature(self, *given, **named) / 0  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Encoder, "feature", overflowing)
+    alter("feature", lambda _, image, feature: feature / 0)
     done = run(words)
     assert done.result() is not None
     found = rows(done.folder)
@@ -176,7 +181,7 @@ def test_online_probes_warn_and_the_run_goes_on(
 
 
 def test_a_prediction_that_is_not_finite_counts_neither_as_right_nor_as_wrong(
-    tmp_path: Path, images: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, images: Path, place: list[str]
 ) -> None:
     """A NaN's largest logit was the first class, which is right for half of the images."""
     words = ["recipe=finetune", "init=scratch", f"data.path={images}", "data.size=16"]
@@ -188,26 +193,18 @@ def test_a_prediction_that_is_not_finite_counts_neither_as_right_nor_as_wrong(
         weights = load_file(path)
         weights["head.weight"] = torch.full_like(weights["head.weight"], 3e38)
         save_file(weights, path, {"format": "pt"})
-    config = tuned / "export" / "config.json"
-    content = json.loads(config.read_text())
-    content.pop("sha256")
-    config.write_text(json.dumps(content))
-    words = ["recipe=evaluate", f"init={tuned}", f"data.path={images}", f"out={tmp_path}", *QUICK]
-    words += ["name=e", "data.validation=0", "probe.measures=[top1]"]
+    forget_digests(tuned / "export")
+    words = ["recipe=evaluate", f"init={tuned}", *place]
+    words += ["data.validation=0", "probe.measures=[top1]"]
     assert "6 of 6 images" in refused_line(ssl_vit.evaluate, words)
 
 
 @pytest.mark.parametrize("recipe", ["mpp", "moco_v3", "supervised"])
 def test_no_accuracy_on_held_out_images_where_the_loss_is_not_finite(
-    recipe: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str, images: Path, tmp_path: Path, alter: Callable
 ) -> None:
     """The highest of NaN logits is some class, so an accuracy looked like any other."""
-    embed = Encoder.embed
-
-    def overflowing(self: Encoder, x_BND: Tensor) -> Tensor:
-        return embed(self, x_BND) * (1 if self.training else torch.nan)
-
-    monkeypatch.setattr(Encoder, "embed", overflowing)
+    alter("embed", lambda encoder, _, x: x * (1 if encoder.training else torch.nan))
     words = altered(TINY, f"recipe={recipe}", f"data.path={images}", "data.validation=0.5")
     words = altered(words, *SHORT, "optim.batch=4", "log.every=1", "eval.every=2")
     if recipe == "moco_v3":
@@ -227,20 +224,6 @@ def test_a_teacher_whose_features_are_not_finite_teaches_nothing(
     line = refused_line(run, [*words, "data.validation=0.5"])
     assert "distill.teacher" in line and "6 of 6 images" in line
     assert not rows(tmp_path / "r")
-
-
-def test_predictions_are_checked_where_they_are_made() -> None:
-    from ssl_vit.data.batching import Batch
-
-    class Classifier:
-        def logits(self, batch: Batch) -> Tensor:
-            return torch.tensor([[0.0, 1.0], [torch.nan, 1.0], [2.0, -torch.inf]])
-
-    one_B = torch.arange(3)
-    pixels = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
-    batch = Batch(pixels, one_B % 2, one_B, one_B, content=np.arange(3))
-    with pytest.raises(UserError, match="2 of 3 images"):
-        classify.predict(Classifier(), [batch], WatchedAccelerator(cpu=True))  # type: ignore[arg-type]
 
 
 def test_more_finite_images_than_float32_can_count() -> None:

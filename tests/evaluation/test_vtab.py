@@ -263,14 +263,14 @@ SHORT = [{"image": PIXELS, "label": 0}] * 300
 WRONG = {
     "no test images": (
         reader("dtd", tests=0),
-        "final/test.parquet: expected test images, it has 0",
+        r"final/test\.parquet: .* 0",
     ),
-    "too few": (lambda split: SHORT, "tune/train.parquet: expected 800 images, it has 300"),
+    "too few": (lambda split: SHORT, r"tune/train\.parquet: .* 800 .* 300"),
     "a class too many": (
         lambda split: [{"image": PIXELS, "label": 47}] * 800,
         "label 47 is none of 47 classes",
     ),
-    "no label": (lambda split: [{"image": PIXELS}], "dtd.*: an example lacks the feature 'label'"),
+    "no label": (lambda split: [{"image": PIXELS}], "dtd.*: .* 'label'"),
     "no image": (lambda split: [{"image": b"x", "label": 0}], "dtd.*: an image: "),
 }
 
@@ -300,7 +300,7 @@ def test_what_is_missing_is_named_and_what_is_there_and_whole_is_kept(
     assert sorted(path.name for path in made.parent.iterdir()) == ["dtd"]
     test = made / "final" / "test.parquet"
     test.unlink()
-    with pytest.raises(UserError, match=r"dtd is not whole: no final/test\.parquet; remove it"):
+    with pytest.raises(UserError, match=r"dtd .* final/test\.parquet"):
         prepare_vtab.main(words)
     with pytest.raises(SystemExit):
         prepare_vtab.main([*words, "svhm"])
@@ -310,27 +310,11 @@ def test_what_is_missing_is_named_and_what_is_there_and_whole_is_kept(
 # The study
 
 
-SIZES = {"tune": {"train": 800, "validation": 200}, "final": {"train": 1000, "test": 4}}
-
-
-def write_task(folder: Path, name: str) -> None:
-    """A task's files as docs/examples/prepare_vtab.py writes them."""
-    file = io.BytesIO()
-    Image.new("RGB", (2, 2), (7, 7, 7)).save(file, "PNG")
-    for part, sizes in SIZES.items():
-        (folder / name / part).mkdir(parents=True)
-        for split, count in sizes.items():
-            labels = [i % ROWS[name]["classes"] for i in range(count)]
-            rows = [{"image": {"bytes": file.getvalue(), "path": None}, "label": k} for k in labels]
-            table = pyarrow.Table.from_pylist(rows)
-            pyarrow.parquet.write_table(table, folder / name / part / f"{split}.parquet")
-
-
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
     """A folder of three of the tasks, which may be changed."""
     for name in ("dtd", "camelyon", "dmlab"):
-        write_task(tmp_path / "data", name)
+        prepare_vtab.write_task(tmp_path / "data" / name, ROWS[name], reader(name), 2)
     return tmp_path / "data"
 
 

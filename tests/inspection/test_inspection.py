@@ -1,6 +1,5 @@
 """Figures of what a model has learned, checked by numbers against slow, plain implementations."""
 
-import io
 from functools import partial
 
 import matplotlib.cbook
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from PIL import Image
 from sklearn.decomposition import PCA
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import ParallelScalingBlock, VisionTransformer
@@ -21,7 +19,6 @@ from ssl_vit.objectives import corruption, reconstruction
 from ssl_vit.objectives.building import Settings
 from ssl_vit.objectives.mpp.network import MaskedPatchPrediction
 from ssl_vit.objectives.targets import NORMALIZED, patch_targets
-from ssl_vit.recipe import tools
 from ssl_vit.recipe.schema import Data, Model
 
 
@@ -338,40 +335,6 @@ def test_the_class_tokens_attention_is_that_of_the_first_token() -> None:
         assert np.array_equal(arrays["attention"][:, :, y, x], wanted_BH)
 
 
-@pytest.mark.parametrize("name", tools.FIGURES)
-def test_no_figure_has_a_ground_of_its_own(name: str) -> None:
-    """Much of it is the page's, and none of it is white."""
-    shown_BHWC = np.full((2, 8, 8, 3), 90, np.uint8)
-    pool = np.array("token")
-    data: dict = {
-        "filters": {"components": np.zeros((9, 4, 4, 3)), "variance": np.full(9, 0.1)},
-        "positions": {"patches": np.zeros((2, 2, 2, 2))},
-        "attention_distance": {
-            "distance": np.ones((2, 3)),
-            "uniform": np.array(2.0),
-            "images": np.array(5),
-        },
-        "attention_rollout": {"images": shown_BHWC, "rollout": np.ones((2, 2, 2)), "pool": pool},
-        "class_attention": {
-            "images": shown_BHWC,
-            "attention": np.ones((2, 3, 2, 2)),
-            "pool": pool,
-        },
-        "feature_map": {"images": shown_BHWC, "colors": shown_BHWC, "variance": np.full(3, 0.1)},
-        "reconstruction": {
-            "panels": np.full((2, 4, 8, 8, 3), 90, np.uint8),
-            "error": np.full((2, 8, 8), np.nan),
-            "certainty": np.full((2, 8, 8), np.nan),
-            "drawn": np.array("certainty: how sure"),
-        },
-        "predicted": {"image": shown_BHWC, "other": shown_BHWC, "drawn": np.array("")},
-    }
-    draw = partial(collection.FIGURES[name].draw, [("run", data[name])])
-    found = np.asarray(Image.open(io.BytesIO(drawing.render(draw)["png"])))
-    assert (found[..., 3] == 0).mean() > 0.15 and (found[0, :, 3] == 0).all()
-    assert (found > 230).all(-1).mean() < 0.001
-
-
 def test_a_reconstruction_says_what_is_drawn() -> None:
     """As of a masked autoencoder on normalised pixels, and of MPP on colours."""
     same = {"panels": np.full((1, 4, 8, 8, 3), 90, np.uint8), "error": np.zeros((1, 8, 8))}
@@ -399,6 +362,5 @@ def test_figures_are_of_one_width(heads: int) -> None:
     assert one.y0 >= other.y1
     pair = {"input": images_BHWC, "features": images_BHWC}
     (axis,) = drawing.panels([drawing.PanelGroup("run", pair)]).axes
-    assert [text.get_text() for text in axis.get_xticklabels()] == ["input", "features"] * 4
     height, width, _ = axis.images[0].get_array().shape
     assert (height, width) == (2 * 96 + 6, 8 * 96 + 7 * 6), "five images in two rows of four"

@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,13 +17,11 @@ import torch
 import ssl_vit
 from helpers.images import put
 from helpers.launching import python
-from helpers.measurements import by_name
+from helpers.measurements import by_name, written
 from helpers.options import PROBE, ROOT, TINY, TUNE, altered
-from helpers.run_pages import make_run
-from helpers.runs import assert_same_end, result, with_callbacks
+from helpers.runs import Sends, assert_same_end, result, with_callbacks
 from ssl_vit.callbacks import Callback
 from ssl_vit.jobs import cli
-from ssl_vit.jobs.run_result import run_result
 
 OPTIONS = altered(TINY, "optim.steps=2", "optim.warmup=1", "checkpoint.every=2", "eval.every=2")
 LAB = {"list_runs", "plan", "report", "study"}
@@ -111,31 +110,25 @@ def test_export_gives_the_place(made: Any, tmp_path: Path) -> None:
 def test_ctrl_c_leaves_an_interactive_shell_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(run: Any) -> None:
-        raise SystemExit(75)
-
-    monkeypatch.setattr(cli, "_train", stopped)
-    with pytest.raises(SystemExit, match="75"):
-        ssl_vit.pretrain(OPTIONS, out=tmp_path)
-    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-    with pytest.raises(KeyboardInterrupt, match="stopped with status 75"):
-        ssl_vit.pretrain(OPTIONS, out=tmp_path)
+    with with_callbacks(Sends(signal.SIGINT, 1)):
+        with pytest.raises(SystemExit, match="75"):
+            ssl_vit.pretrain(OPTIONS, out=tmp_path, name="one")
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+        with pytest.raises(KeyboardInterrupt, match="75"):
+            ssl_vit.pretrain(OPTIONS, out=tmp_path, name="two")
 
 
-def test_ctrl_c_after_the_last_step_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While a run was tested it vanished, and the next training of a script began."""
-    from ssl_vit.jobs import finish
-
-    written = finish._write
-
-    def interrupted(*given: Any) -> Any:
+class InterruptedAtItsEnd(Callback):
+    def close(self) -> None:
         signal.raise_signal(signal.SIGINT)
-        return written(*given)
 
-    monkeypatch.setattr(finish, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="after the last step"):
+
+def test_ctrl_c_after_the_last_step_is_not_lost(tmp_path: Path) -> None:
+    """While a run was tested it vanished, and the next training of a script began."""
+    with (
+        with_callbacks(InterruptedAtItsEnd()),
+        pytest.raises(KeyboardInterrupt, match="after the last step"),
+    ):
         ssl_vit.pretrain(OPTIONS, out=tmp_path, name="run")
     assert ssl_vit.pretrain(OPTIONS, out=tmp_path, name="run").steps == 2  # as it has finished
 
@@ -157,14 +150,14 @@ def test_of_a_study_and_a_folder_the_lab_gives_its_records(
     assert capsys.readouterr().out == ""  # they answer; printing is the caller's
 
 
-def test_the_count_of_images_is_that_of_the_figures(tmp_path: Path) -> None:
+def test_the_count_of_images_is_that_of_the_figures(made: Any, tmp_path: Path) -> None:
     """With one that could not be read, 88 of 399 stood beside n = 400."""
-    found = {"top1": {"value": 88 / 399, "n": 399, "split": "test"}}
-    folder = make_run(tmp_path / "made", found=found)
-    path = folder / "result.json"
-    path.write_text(json.dumps(result(folder) | {"measured_on": {"test": 400}}))
-    run = ssl_vit.load_run(folder)
-    lines = run_result(run, run.result()).lines()
+    folder = shutil.copytree(made.folder, tmp_path / "run")
+    content = result(folder)
+    content["measurements"] += written({"top1": {"value": 88 / 399, "n": 399, "split": "test"}})
+    content["measured_on"]["test"] = 400
+    (folder / "result.json").write_text(json.dumps(content))
+    lines = str(ssl_vit.pretrain(OPTIONS, out=tmp_path, name="run")).splitlines()
     assert any(line.startswith("results     399 test images") for line in lines)
 
 

@@ -1,7 +1,6 @@
 """The end of training on labels: what is tested, what is exported, what it has cost."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from helpers.measurements import by_name
 from helpers.options import CLASSIFIER, altered
 from helpers.resolving import resolve
 from helpers.runs import result, run
-from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.data import loaders, run_splits, synthetic
 from ssl_vit.data.batch_layout import BatchLayout
 from ssl_vit.errors import UserError
 from ssl_vit.recipe.schema import Data
-from ssl_vit.runs.folder import Run
 
 
 @pytest.fixture
@@ -83,8 +80,7 @@ def test_the_export_is_a_classifier_that_timm_and_transformers_read(tuned: Path)
 def test_what_is_looked_at_and_exported_are_the_averaged_weights(
     tuned: Path, words: list[str]
 ) -> None:
-    plain, average = Run(recipe_of(tuned)), run([*words, "optim.average=0.5"])
-    plain.folder = tuned
+    plain, average = ssl_vit.load_run(tuned), run([*words, "optim.average=0.5"])
     heads, losses, looked = (
         [of(one) for one in (plain, average)]
         for of in (
@@ -149,23 +145,3 @@ def test_two_processes_tell_every_test_image_once(words: list[str], tmp_path: Pa
     assert (two["top5"][:, 0] == one["top5"][:, 0]).mean() > 0.98
     for name, metric in (("two", "top1"), ("probed", "knn")):
         assert by_name(result(tmp_path / "runs" / name))[metric]["n"] == count
-
-
-def test_a_test_image_that_cannot_be_read_is_left_out_and_named(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    labels = [0, 1] * (TRAIN // 2)
-    table(own / "train.parquet", labels)
-    images = [broken(n) if n in (3, 7) else image(n) for n in range(TRAIN)]
-    table(own / "test.parquet", labels, images)
-    more = [f"data.path={own}", "data.validation=0.2"]
-    folder = run(altered(tiny, "recipe=finetune", "init=scratch", *more)).folder
-    assert by_name(result(folder))["top1"]["n"] == TRAIN - 2
-    predicted = np.load(folder / "predictions.npz")
-    # the prediction of the next image stood under the damaged one's name
-    assert predicted["index"].tolist() == [row for row in range(TRAIN) if row not in (3, 7)]
-    assert predicted["image"][:2].tolist() == ["row 0", "row 1"]
-    assert capsys.readouterr().out.count("a test image is left out: row ") == 2
-    assert re.search(r"left out: row 7\b", (folder / "log.txt").read_text())

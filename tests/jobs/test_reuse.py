@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import ssl_vit
 from helpers.images import two_classes
@@ -16,12 +15,8 @@ from helpers.measurements import by_name
 from helpers.options import CLASSIFIER, TINY, altered
 from helpers.runs import result, run
 from ssl_vit.errors import UserError
-from ssl_vit.jobs import cli, draw_figures
-from ssl_vit.models import encoder, interop, weights
-from ssl_vit.recipe.export_files import read_config
-from ssl_vit.recipe.schema import Data, Model
+from ssl_vit.jobs import cli
 
-MODEL = Model(patch=8, width=32, depth=1, heads=2, mlp=64)
 SHORT = ["compute.threads=1", "compute.precision=float32"]
 Change = Callable[[dict[str, Any]], None]
 
@@ -32,16 +27,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exports(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same encoder as an export in timm's format, `timm`, and in transformers', `vit`."""
     folder = tmp_path_factory.mktemp("exports")
-    torch.manual_seed(0)
-    data = Data(size=16, eval_crop=1.0)
-    made = encoder.build_encoder(MODEL, data)
-    weights.export(folder / "timm", made, {}, MODEL, data, "avg")
-    weights.export(folder / "token", made, {}, MODEL, data, "token")
-    interop.to_transformers(folder / "token", folder / "vit")
-    assert read_config(folder / "timm")["model_args"]["global_pool"] == "avg"
+    shutil.copytree(pretrained / "export", folder / "timm")
+    ssl_vit.export(init=pretrained, format="transformers", out=folder / "vit")
     return folder
 
 
@@ -130,7 +120,7 @@ def test_a_run_is_not_resumed_from_another_network_of_the_same_weights(
 
 def test_fresh_weights_of_other_heads_are_another_encoder(place: list[str]) -> None:
     """Their names and shapes are the same."""
-    model = [f"model.{key}={getattr(MODEL, key)}" for key in ("patch", "width", "depth", "mlp")]
+    model = ["model.patch=8", "model.width=32", "model.depth=1", "model.mlp=64"]
     own = ["init=scratch", "data.size=16", *place, *model, *SHORT]
     ssl_vit.embed([*own, "model.heads=2"])
     with pytest.raises(UserError, match=r"model\.heads=4: .* model\.heads=2"):
@@ -141,10 +131,10 @@ def test_figures_of_another_network_are_not_mixed_into_a_folder(
     export: Path, place: list[str]
 ) -> None:
     own = [f"init={export}", *place, "images=4"]
-    draw_figures.main([*own, "figures=filters"])
+    ssl_vit.figures([*own, "figures=filters"])
     change(export, to_token)
     with pytest.raises(UserError, match=r"pool.*another name="):
-        draw_figures.main([*own, "figures=positions"])
+        ssl_vit.figures([*own, "figures=positions"])
 
 
 def test_the_model_of_the_run_that_made_the_weights_is_part_of_their_identity(
@@ -197,15 +187,15 @@ def test_a_finished_run_is_measured_again_and_never_trained_again(
     shutil.rmtree(bare / "checkpoints")
     capsys.readouterr()
     cli.finetune(tested)
-    again = "is measured again with other values: eval.test (False there, True here)"
+    again = "measured again with other values: eval.test (False there, True here)"
     assert again in capsys.readouterr().out
     now = result(later.folder)
     assert now["measurements"] == result(tuned)["measurements"]  # which was tested at once
     assert (later.export / "model.safetensors").read_bytes() == export
     cli.finetune(tested)
     assert "measured again" not in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"finished with other values: eval\.test \(True there"):
+    with pytest.raises(UserError, match=r"eval\.test \(True there"):
         ssl_vit.finetune(untested)  # which would lose what was measured
     assert result(later.folder) == now
-    with pytest.raises(UserError, match=r"finished with other values: eval\.test \(False there"):
+    with pytest.raises(UserError, match=r"eval\.test \(False there"):
         ssl_vit.finetune(altered(tested, "name=bare"))

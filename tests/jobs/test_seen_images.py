@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
+import ssl_vit
 from helpers.images import images, put
 from helpers.launching import launch_ranks, outcome
 from helpers.options import PROBE, SHORT, TINY, TUNE, altered
@@ -21,7 +22,6 @@ from ssl_vit.data.source import labelled_images
 from ssl_vit.jobs import cli, seen_images
 from ssl_vit.recipe.records.run import SeenImages
 from ssl_vit.recipe.schema import Data
-from ssl_vit.runs import seen_text
 from ssl_vit.runs.folder import TRAINED_ON
 
 SUPERVISED = ["recipe=supervised", "eval.test=false", "data.validation=0.04"]
@@ -235,15 +235,13 @@ def test_a_run_that_is_gone_does_not_silence_what_is_known_of_those_after_it(
     assert seen[1]["unknown"] == seen_images.NO_RECORD
 
 
-def test_of_images_that_are_not_measured_nothing_is_told(runs: dict[str, Path]) -> None:
+def test_of_images_that_are_not_measured_nothing_is_told(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     """A run that is measured on nothing was told to have seen "none of the  images"."""
-    recipe = resolve([*TUNE, f"init={runs['apart']}"])
-    splits = run_splits.load(recipe.data, test=True)
-    (found,) = seen_images.seen_images(recipe, seen_images.MeasuredImages(recipe, splits))
-    assert found.of.keys() == {"test", "validation"} and not sum(found.images.values())
-    recipe.data.validation = 0.0
-    nothing = seen_images.MeasuredImages(recipe, splits._replace(test=None))
-    assert seen_images.seen_images(recipe, nothing) == []
+    capsys.readouterr()
+    fine_tune(runs["apart"], tmp_path, "eval.test=false", "data.validation=0")
+    assert told(capsys) == []
 
 
 def test_images_are_counted_as_far_as_they_are_measured(words: list[str], tmp_path: Path) -> None:
@@ -309,11 +307,14 @@ def test_two_processes_record_what_both_have_trained_on(words: list[str]) -> Non
     assert recorded(one.parent / "two") == recorded(one) and len(recorded(one)) == 16
 
 
-def test_a_few_copies_are_said_and_not_warned_of() -> None:
+@pytest.mark.parametrize(("count", "warns"), [(1, False), (2, True)])
+def test_a_few_copies_are_not_warned_of(
+    count: int, warns: bool, runs: dict[str, Path], tmp_path: Path
+) -> None:
     """One in 1,000 changes an accuracy by 0.1 points at most."""
-    for count in (1, 2):
-        seen = {"test": count}
-        one = SeenImages(run="r", of={"test": 1000}, images=seen, labels=seen)
-        assert seen_text.lines([one])[0].startswith("warning: ") == (count > 1)
-        assert bool(seen_text.cautions([one])) == (count > 1)
-        assert bool(seen_text.learned_labels([one])) == (count > 1)
+    folder = shutil.copytree(runs["labelled"], tmp_path / "run")
+    seen = {"run": "r", "of": {"test": 1000}, "images": {"test": count}, "labels": {"test": count}}
+    (folder / "result.json").write_text(json.dumps(result(folder) | {"seen": [seen]}))
+    ssl_vit.report(folder)
+    page = (folder / "report.html").read_text()
+    assert ("do not hold for unseen images" in page) == warns

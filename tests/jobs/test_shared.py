@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ssl_vit
 from helpers.launching import launch_ranks, outcome
 from helpers.measurements import by_name
 from helpers.options import LOADED, altered
 from helpers.runs import run
 from ssl_vit.jobs import cli
-from ssl_vit.lab import report_pages
-from ssl_vit.lab.options import ReportOptions
 from ssl_vit.runs import shared
 from ssl_vit.runs.files import sweep
 
@@ -137,16 +136,6 @@ def test_a_damaged_or_missing_file_is_no_measurement(study: Path) -> None:
     assert file.read() is None
 
 
-def test_facts_that_differ_name_another_file_and_outside_of_a_study_nothing_is_shared(
-    study: Path, tmp_path: Path
-) -> None:
-    paths = {shared.shared_file(study / "task", {"seed": seed}).path for seed in (1, 2, 1)}
-    assert len(paths) == 2
-    alone = shared.shared_file(tmp_path / "task", {"seed": 1})
-    alone.write(ARRAYS)
-    assert alone.path is None and alone.read() is None and not (tmp_path / "shared").exists()
-
-
 WRITER = """
 import sys
 import numpy as np
@@ -183,7 +172,7 @@ def test_a_task_gets_its_page_and_figure_on_request(
     task = run(altered(tiny, f"out={study}", "name=task"))
     assert (alone.folder / "report.html").exists()
     assert not (task.folder / "report.html").exists() and not [*task.figures.iterdir()]
-    report_pages.write(ReportOptions(folder=task.folder))
+    ssl_vit.report(task.folder)
     page = (task.folder / "report.html").read_text()
     assert "(figures/predictions.svg)" in page
     drawn = [(one.figures / "predictions.png").read_bytes() for one in (alone, task)]

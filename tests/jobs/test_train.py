@@ -1,6 +1,5 @@
 """Whole runs: what they leave behind, that they resume exactly, that they spread over processes."""
 
-import copy
 import random
 import shutil
 import signal
@@ -31,7 +30,6 @@ from ssl_vit.errors import UserError
 from ssl_vit.jobs import train as train_job
 from ssl_vit.training import checkpoint
 from ssl_vit.training.loop import Scheduled
-from ssl_vit.training.state import State
 
 WORDS = [*TINY, "optim.average=0.9", "name=run"]
 
@@ -112,29 +110,20 @@ def test_every_kind_of_training_goes_on_exactly_and_exports_its_heads(
     assert heads and not any("encoder." in name or "backbone" in name for name in heads)
 
 
-def without_moments(saved: dict, state: State) -> dict:
-    return {"moments": torch.utils._pytree.tree_map(torch.zeros_like, saved["moments"])}
+def zero(value: object) -> object:
+    return 0 * value if isinstance(value, torch.Tensor | int | float) else value
 
 
-FORGOTTEN = {
-    "nothing": lambda saved, state: {},
-    "the optimiser": without_moments,
-    "the schedule": lambda saved, state: {"schedule": state.schedule.state_dict()},
-    "the averaged weights": lambda saved, state: {
-        "average": copy.deepcopy(state.average.state_dict())
-    },
-}
-
-
-@pytest.mark.parametrize("what", FORGOTTEN)
+@pytest.mark.parametrize("part", ["", "moments", "schedule", "average"])
 def test_a_resumption_that_forgets_does_not_end_alike(
-    what: str, unbroken: Path, broken_off: Path, words: list[str], monkeypatch
+    part: str, unbroken: Path, broken_off: Path, words: list[str]
 ) -> None:
     """The control of all tests of resuming: they would notice."""
-    load = State.load
-    monkeypatch.setattr(State, "load", lambda s, saved: load(s, saved | FORGOTTEN[what](saved, s)))
+    saved = checkpoint.load(step_folder(broken_off, 8))
+    forgotten = {part: torch.utils._pytree.tree_map(zero, saved[part])} if part else {}
+    checkpoint.save(broken_off / "checkpoints", 8, saved | forgotten, 2)
     run(words)
-    with pytest.raises(AssertionError) if what != "nothing" else nullcontext():
+    with pytest.raises(AssertionError) if part else nullcontext():
         assert_same_end(unbroken, broken_off)
 
 
@@ -301,7 +290,7 @@ def test_a_folder_moved_while_it_is_written_stops_the_run_at_its_checkpoint(
 
     with with_callbacks(Mover()), pytest.raises(UserError) as caught:
         run(words)
-    text = f"name=run: {place} was moved or removed during the run. "
+    text = f"name=run: {place} was moved"
     assert str(caught.value).startswith(text) and not place.exists()
     assert checkpoint.step_of(checkpoint.list_checkpoints(new / "checkpoints")[-1]) == 4
     assert_same_end(unbroken, run(altered(words, "name=new")).folder)
@@ -346,13 +335,13 @@ def test_a_run_that_goes_on_from_a_longer_one_ends_as_one_of_its_length(
         assert other[key] < other[f"total_{key}"]
     assert other["total_exaflop"] == pytest.approx(one["total_exaflop"])
     page = (tmp_path / "begun" / "report.html").read_text()
-    assert f"after 10 steps on 160 images, starting at step {step}, in" in page
+    assert f"after 10 steps on 160 images, starting at step {step}" in page
 
 
 NO_TRUNK = {
-    "optim.lr=0.5": r"different recipes: optim.lr \(0.001 there, 0.5 here\)",
-    "seed=8": r"different recipes: seed \(7 there, 8 here\)",
-    "resume=LONG@12": "with optim.steps=16 optim.decay=0.5, the learning rate decays from step 8",
+    "optim.lr=0.5": r"optim.lr \(0.001 there, 0.5 here\)",
+    "seed=8": r"seed \(7 there, 8 here\)",
+    "resume=LONG@12": "optim.steps=16 optim.decay=0.5, .* from step 8",
     "resume=LONG@6": r"4, 8, 12, 16\. .*checkpoint.every=6 checkpoint.keep=4",
     "resume=LONG/export@4": "holds no run",
 }
@@ -380,7 +369,7 @@ def of_other_images(trunk: Path) -> None:
 HARM = {
     "is damaged": lambda trunk: flip_a_bit(step_folder(trunk, 8)),
     "belongs to another run": of_another,
-    r"this command and the run in .*long have different images \(train\)": of_other_images,
+    r"long have different images \(train\)": of_other_images,
 }
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.launching import launch_ranks, outcome
@@ -55,14 +56,21 @@ def test_held_out_images_and_probes_count_each_readable_image_once(
 
 
 def test_fine_tuning_and_evaluation_count_each_readable_image_once(
-    images: str, tmp_path: Path
+    images: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
+    """The prediction of the next image stood under the damaged one's name."""
     cli.pretrain([*WORDS, images, f"out={tmp_path}", "name=run"])
     tune = ["recipe=finetune", f"init={tmp_path}/run", images, f"out={tmp_path}", "name=tuned"]
     cli.finetune([*altered(tune, *SHORT), "data.size=16", "data.validation=validation"])
     tuned = result(tmp_path / "tuned")
     assert by_name(tuned)["top1"]["n"] == TESTED - 1
     assert tuned["measured_on"] == {"validation": HELD_OUT - 1, "test": TESTED - 1}
+    predicted, damaged = np.load(tmp_path / "tuned" / "predictions.npz"), TESTED // 2
+    readable = [row for row in range(TESTED) if row != damaged]
+    assert predicted["index"].tolist() == readable
+    assert predicted["image"].tolist() == [f"row {row}" for row in readable]
+    for text in (capsys.readouterr().out, (tmp_path / "tuned" / "log.txt").read_text()):
+        assert text.count(f"a test image is left out: row {damaged}: ") == 1
     measures = ["probe.measures=[knn,linear,few_shot,top1]", "probe.shots=[1]", "probe.steps=2"]
     given = [
         "recipe=evaluate",
