@@ -5,6 +5,7 @@ Images stay encoded, and are read from the memory-mapped Arrow table.
 
 import errno
 import glob
+import json
 import math
 import re
 import tempfile
@@ -404,15 +405,33 @@ def load_saved(data: Data, guesses: list[str]) -> dict[str, Any]:
     Raises:
         UserError: The splits cannot be read.
     """
+    assert data.path is not None
+    root = Path(data.path)
+    if (root / "dataset_dict.json").is_file():
+        return _call_datasets(lambda: _load_dictionary(root, guesses), data)
     saved = _call_datasets(lambda: datasets.load_from_disk(data.path), data)
-    if isinstance(saved, datasets.DatasetDict):
-        return dict(saved)
     saved_split = str(saved.split or "train")
     name = re.match(r"[\w.]+", saved_split)  # the beginning, up to "[" or "+"
     if name is None or "+" in saved_split:
         guesses.append(f"the rows of {saved_split} are used as train")
         return {"train": saved}
     return {name[0]: saved}
+
+
+def _load_dictionary(root: Path, guesses: list[str]) -> dict[str, datasets.Dataset]:
+    """Load the splits of a saved `DatasetDict`, without empty splits, which `datasets` cannot load.
+
+    Args:
+        root: The folder that `save_to_disk` wrote.
+        guesses: A list to which warnings about empty splits are added.
+    """
+    tables = {}
+    for name in json.loads((root / "dataset_dict.json").read_text())["splits"]:
+        if json.loads((root / name / "state.json").read_text())["_data_files"]:
+            tables[name] = datasets.load_from_disk(str(root / name))
+        else:
+            guesses.append(f"split {name} has no images and is left out")
+    return tables
 
 
 def _call_datasets(load: Callable[[], Any], data: Data) -> Any:

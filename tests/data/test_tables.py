@@ -146,6 +146,14 @@ def test_splits_that_name_different_classes_are_refused(tmp_path, train, test, s
         supervised_classes(load(folder, test=True))
 
 
+def test_an_empty_split_of_a_saved_dictionary_is_left_out(tmp_path):
+    """`datasets` itself fails on it with "list index out of range"."""
+    filled = datasets.Dataset.from_dict({"image": cells(range(6))})
+    datasets.DatasetDict(train=filled, test=filled.select([])).save_to_disk(tmp_path)
+    opened = load(tmp_path)
+    assert len(opened.train) + len(opened.validation) == 6
+
+
 def test_names_that_are_the_numbers_themselves_agree_with_numbers(tmp_path):
     folder = named_files(tmp_path, train=["0", "1"], test=[])
     assert supervised_classes(load(folder, test=True)) == 2
