@@ -111,15 +111,14 @@ def declare(kind: K) -> K:
 
     Raises:
         UserError: The class is no Objective or Target, an attribute is unknown or has the wrong
-            type, or `declaration.declare` refuses the declaration.
+            type, a method is no class method, or `declaration.declare` refuses the declaration.
     """
     base: Any = ObjectiveDeclaration if _is_subclass(kind, Objective) else TargetDeclaration
     if base is TargetDeclaration and not _is_subclass(kind, Target):
-        name = getattr(kind, "__name__", type(kind).__name__)
-        raise UserError(f"@declare {name}: expected a subclass of Objective or of Target")
+        raise UserError(f"@declare {kind.__name__}: expected a subclass of Objective or of Target")
+    # `options` is the class `Options` here, and `parts` is only for sums of objectives
     facts = {name: value for name, value in vars(base).items() if _is_attribute(name, value)}
-    del facts["options"]
-    facts.pop("parts", None)  # only for sums of objectives
+    facts = {name: value for name, value in facts.items() if name not in ("options", "parts")}
     if base is TargetDeclaration:
         facts["rows"] = facts.pop("metrics")
     _check_attributes(kind, facts)
@@ -131,9 +130,13 @@ def declare(kind: K) -> K:
         if not options.__doc__:  # the help of the group
             options.__doc__ = f"{values.get('title') or kind.__name__}."
         values["options"] = Group(values.get("name", ""), options)
-    values |= {
-        name: staticmethod(_class_method(kind, name)) for name in METHODS if hasattr(kind, name)
-    }
+    for name in METHODS:
+        method = getattr(kind, name, None)
+        if method and not inspect.ismethod(method):
+            text = "expected a class method. Write @classmethod above the method."
+            raise UserError(f"{kind.__name__}.{name}: {text}")
+        if method:
+            values[name] = staticmethod(method)
     if "build" not in values:
         values["build"] = _builder(kind, options, values.get("labels", False))
     # The module tells which plugin declares the part
@@ -169,26 +172,15 @@ def _check_attributes(kind: type, facts: dict[str, Any]) -> None:
         if name in facts and not isinstance(value, type(facts[name])):
             wanted = type(facts[name]).__name__
             raise UserError(f"{start}{name}={value!r}: expected a {wanted}")
-        inherited = any(hasattr(parent, name) for parent in kind.__bases__)
+        inherited = any(
+            hasattr(parent, name) or name in getattr(parent, "__annotations__", ())
+            for parent in kind.__mro__[1:]
+        )
         if _is_attribute(name, value) and name not in facts and not inherited:
             raise UserError(
                 f"{start}{name}: unknown attribute, {suggest(name, facts)} (Write your own"
                 " constants in capitals.)"
             )
-
-
-def _class_method(kind: type, name: str) -> Any:
-    """Return a method of a declaration that a plugin's class defines.
-
-    Raises:
-        UserError: The method is no class method.
-    """
-    method = getattr(kind, name)
-    if not inspect.ismethod(method):
-        raise UserError(
-            f"{kind.__name__}.{name}: expected a class method. Write @classmethod above."
-        )
-    return method
 
 
 def _builder(kind: type, options: type[Options] | None, labels: bool) -> Any:

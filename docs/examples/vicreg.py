@@ -14,7 +14,7 @@ from ssl_vit.extend import Width, both_views, declare, full_precision, global_ro
 
 
 def spread(z_GC):
-    """Return the variance term, which is 0.99 for equal features, and the covariance term."""
+    """Return the variance term (0.99 if all features are equal) and the covariance term."""
     z_GC = z_GC - z_GC.mean(0)
     covariance_CC = z_GC.T @ z_GC / max(1, len(z_GC) - 1)
     variance_C = covariance_CC.diagonal()
@@ -57,6 +57,4 @@ class VICReg(Objective):
 
     def baselines(self, batch):
         guess_B = torch.full_like(batch.key, 1 / len(batch.key), dtype=torch.double)
-        return sums(
-            guess=guess_B, same_feature=torch.full_like(guess_B, 2 * 0.99 * self.weights[1])
-        )
+        return sums(guess=guess_B, same_feature=torch.full_like(guess_B, 1.98 * self.weights[1]))

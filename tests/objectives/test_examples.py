@@ -152,12 +152,11 @@ def test_the_loss_is_that_of_a_second_implementation(name: str, folder: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_200_steps_beat_the_baseline(name: str, folder: Path, tmp_path: Path) -> None:
-    """Three times as many views found as by guessing, and every loss with a baseline below it."""
+    """Ten times as many views are found as by guessing."""
     length = ["optim.steps=200", "optim.warmup=20", "optim.batch=32", "eval.every=200"]
     plain = ["views.jitter=0", "views.grayscale=0", "views.solarize=[0,0]", "data.crop_area=0.3"]
     plain += ["swav.prototypes=16"] if name == "swav" else []
     own = [f"{name}.width=64", "eval.images=256", "checkpoint.every=200", f"out={tmp_path}"]
     last = rows(run(options(folder, name, *length, *plain, *own)).folder)[-1]
-    assert last["validation/found"] > 3 * last["validation/guess"]
-    for baseline in ("same_feature", "chance_loss"):
-        assert last["validation/loss"] < last.get(f"validation/{baseline}", math.inf)
+    assert last["validation/found"] > 10 * last["validation/guess"]
+    assert last["validation/loss"] < last.get("validation/same_feature", math.inf)
