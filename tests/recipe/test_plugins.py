@@ -483,7 +483,10 @@ def test_a_class_declares_an_objective(tmp_path: Path, tiny: list[str]) -> None:
     assert {"loss", "upright"} <= trained([*words, "turned.turns=4", "name=run"]).rows()[0].keys()
     text = tool_help(PretrainOptions, ["recipe=mpp", f"plugin={file}", *words[-1:], "turned"])
     assert "turned: Which way up." in text and "Ways that an image may stand." in text
-    for turns, says in ((3, "expected 2 or 4"), (5, "a whole number above 1 and at most 4")):
+    for turns, says in (
+        (3, "expected 2 or 4"),
+        (5, "expected a whole number above 1 and at most 4"),
+    ):
         assert f"turned.turns={turns}: {says}" in refused(
             resolve, [*words, f"turned.turns={turns}"]
         )
