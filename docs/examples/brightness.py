@@ -9,16 +9,18 @@ patches, A = num_outputs.
 import torch
 from einops import reduce
 
-from ssl_vit.objectives.targets.patch_targets import Target
-from ssl_vit.recipe.declaration import TargetDeclaration, declare
+from ssl_vit.extend import Target, declare
 
 
+@declare
 class MeanBrightness(Target):
+    name = "brightness"
+    sentence = "its mean brightness"  # shown in the help of target=
     num_outputs = 1
 
-    def __init__(self, patch):
+    def __init__(self, encoder):
         super().__init__()
-        self.sides = {"p": patch, "q": patch}
+        self.sides = {"p": encoder.patch_size, "q": encoder.patch_size}
         self.register_buffer("mean", torch.zeros(()))
 
     def ground_truth(self, image_B3HW):
@@ -38,14 +40,3 @@ class MeanBrightness(Target):
     def render(self, truth_BN1):
         level_BN1 = (255 * truth_BN1).round().clamp(0, 255).byte()
         return level_BN1[:, :, None, None].expand(-1, -1, 1, 1, 3)
-
-
-class Brightness(TargetDeclaration):
-    name = "brightness"
-    sentence = "its mean brightness"  # shown in the help of target=
-
-    def build(self, settings, encoder):  # settings.pixels: mean, std and range of the input
-        return MeanBrightness(encoder.patch_size)
-
-
-declare(Brightness())

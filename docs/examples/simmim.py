@@ -8,13 +8,21 @@ The losses are the losses of recipe=simmim.
 import torch
 from torch import nn
 
-from ssl_vit.objectives import corruption
-from ssl_vit.objectives.patches import PatchPrediction
-from ssl_vit.recipe.declaration import ObjectiveDeclaration, declare
-from ssl_vit.recipe.shared_groups import CorruptionOptions
+from ssl_vit.extend import CorruptionOptions, PatchPrediction, corruption, declare
 
 
+@declare
 class SimMIM(PatchPrediction):  # the base class has the loss, the metrics and the baselines
+    name = "own_simmim"
+    title = "SimMIM of my own"
+    shared = ("corruption", "target")
+    pool = "avg"  # the loss does not train the class token
+
+    @classmethod
+    def build(cls, settings, encoder, classes):
+        own = settings.group(CorruptionOptions)
+        return cls(encoder, settings.build_target(encoder), own.rate, own.side)
+
     def __init__(self, encoder, target, rate, side):
         super().__init__(encoder, target, rate)
         self.side = side
@@ -33,17 +41,3 @@ class SimMIM(PatchPrediction):  # the base class has the loss, the metrics and t
         x_BND = self.encoder.patch(batch.image)
         x_BND = corruption.replace_masked(x_BND, drawn, self.mask_token)
         return self.head(self.encoder(x_BND, wanted_BK=drawn.corrupted_BK))
-
-
-class SimMIMDeclaration(ObjectiveDeclaration):
-    name = "own_simmim"
-    title = "SimMIM of my own"
-    shared = ("corruption", "target")
-    pool = "avg"  # the loss does not train the class token
-
-    def build(self, settings, encoder, classes):
-        own = settings.group(CorruptionOptions)
-        return SimMIM(encoder, settings.build_target(encoder), own.rate, own.side)
-
-
-declare(SimMIMDeclaration())

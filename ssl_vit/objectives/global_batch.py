@@ -75,6 +75,25 @@ def gather_with_gradient(x_BC: Tensor) -> Tensor:
     return _Sum.apply(F.pad(x_BC, (*columns, rows_before, rows_after)))
 
 
+def global_rows(x_BC: Tensor, training: bool) -> tuple[Tensor, Tensor]:
+    """Return the rows that a loss compares, and which of them are the rows of this process.
+
+    In training, the rows are those of all processes (`gather_with_gradient`). In evaluation, the
+    rows are those of this process, because processes hold different numbers of held-out images.
+
+    Args:
+        x_BC: Rows of this process.
+        training: Whether this is a training step (`self.training`).
+
+    Returns:
+        The rows (G, C), or (B, C) in evaluation, and the indices (B,) of this process's rows.
+    """
+    index_B = torch.arange(len(x_BC), device=x_BC.device)
+    if not training:
+        return x_BC, index_B
+    return gather_with_gradient(x_BC), index_B + len(x_BC) * rank()
+
+
 def mean(x_BC: Tensor) -> Tensor:
     """Return the mean (C,) over the rows of all processes, with a gradient.
 

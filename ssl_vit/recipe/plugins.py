@@ -23,7 +23,7 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
     - A plugin is code, and recipe files come from strangers. Therefore a plugin runs only if the
       command line names the plugin.
     - If the command line names a plugin and an objective or target, the plugin must have declared
-      something. Otherwise the call of declare(...) is probably missing. The later error about the
+      something. Otherwise `@declare` above the class is probably missing. The later error about the
       unknown objective would not mention the file of the plugin.
 
     Args:
@@ -39,7 +39,7 @@ def check_plugin(values: Values, plugin: str | None, path: Path) -> None:
         declaration.is_from_plugin(type(part)) for part in declaration.all_declared()
     )
     if values.get("plugin") and {"objective", "target"} & values.keys() and not has_declared:
-        text = "the file declares no objective and no target. Call declare(...) in the file"
+        text = "the file declares no objective and no target. Write @declare above the class"
         raise UserError(f"plugin={values['plugin']}: {text} (docs/extend.md).")
     if plugin and "plugin" not in values:
         raise UserError(

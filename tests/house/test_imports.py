@@ -28,6 +28,7 @@ ORDER = (
     "data",
     "models",
     "objectives",
+    "extend",
     "costs",
     "training",
     "evaluation",

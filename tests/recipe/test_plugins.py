@@ -32,38 +32,32 @@ from ssl_vit.objectives import building
 from ssl_vit.pages import run_page
 from ssl_vit.pages.run_record import read_run
 from ssl_vit.recipe import declaration, plugins, recipe_files, schema
-from ssl_vit.recipe.help import meaning
+from ssl_vit.recipe.help import meaning, tool_help
 from ssl_vit.recipe.schema import changes_experiment, computed_values
+from ssl_vit.recipe.tools import PretrainOptions
 from ssl_vit.runs.folder import Run, open_run
 from ssl_vit.runs.identity import differences, keys_without_effect, recipe_hash, written_hash
 
 EXAMPLES = ROOT / "docs" / "examples"
 PLUGIN = '''
 import torch
-from ssl_vit.recipe.declaration import ObjectiveDeclaration, declare
-from ssl_vit.objectives.base import Objective, Output
+from ssl_vit.extend import Objective, Output, declare
 
+@declare
 class Counted(Objective):
     """Labels, by a head for their classes."""
+    name, labels = "counted", True
     def __init__(self, encoder, classes):
         super().__init__(encoder)
         assert classes == 10
-        self.labels = torch.nn.Linear(encoder.width, classes)
+        self.head = torch.nn.Linear(encoder.width, classes)
     def logits(self, batch):
-        return self.labels(self.encoder.feature(batch.image, "avg")).float()
+        return self.head(self.encoder.feature(batch.image, "avg")).float()
     def forward(self, batch):
         told = self.logits(batch)
         loss = torch.nn.functional.cross_entropy(told, batch.label, reduction="sum")
         loss = loss / (len(told) if batch.loss_denominator is None else batch.loss_denominator)
         return Output(loss, {"loss": (loss.detach(), torch.ones(()))})
-
-class CountedDeclaration(ObjectiveDeclaration):
-    name = "counted"
-    labels = True
-    def build(self, settings, encoder, classes):
-        return Counted(encoder, classes)
-
-declare(CountedDeclaration())
 '''
 
 
@@ -450,6 +444,71 @@ def test_a_plugin_that_cannot_be_is_refused_at_once_and_leaves_nothing(
     assert resolve(words).objective == "turned"
 
 
+DECLARED = """
+import torch
+from ssl_vit.extend import Metric, Objective, Options, Output, declare, option, sums
+
+@declare
+class Turned(Objective):
+    name, title = "turned", "Which way up"
+    metrics = (Metric("upright", "upright ones"),)
+
+    class Options(Options):
+        turns: int = option(2, "Ways that an image may stand.", gt=1, le=4)
+
+    @classmethod
+    def check(cls, recipe):
+        if recipe.group(cls.Options).turns == 3:
+            raise recipe.error("turned.turns", "expected 2 or 4")
+
+    def __init__(self, encoder, turns):
+        super().__init__(encoder)
+        self.head = torch.nn.Linear(encoder.width, turns)
+
+    def forward(self, batch):
+        loss_B = self.head(self.encoder.feature(batch.image)).float().logsumexp(1)
+        return Output(loss_B.mean(), sums(loss=loss_B, upright=torch.ones_like(loss_B)))
+"""
+
+
+def test_a_class_declares_an_objective(tmp_path: Path, tiny: list[str]) -> None:
+    file = tmp_path / "turned.py"
+    file.write_text(DECLARED)
+    words = altered(tiny, f"plugin={file}", "objective=turned")
+    assert {"loss", "upright"} <= trained([*words, "turned.turns=4", "name=run"]).rows()[0].keys()
+    text = tool_help(PretrainOptions, ["recipe=mpp", f"plugin={file}", *words[-1:], "turned"])
+    assert "turned: Which way up." in text and "Ways that an image may stand." in text
+    for turns, says in (
+        (3, "expected 2 or 4"),
+        (5, "expected a whole number above 1 and at most 4"),
+    ):
+        assert f"turned.turns={turns}: {says}" in refused(
+            resolve, [*words, f"turned.turns={turns}"]
+        )
+
+
+UNDECLARED = [
+    ("title =", "titel =", "Turned: titel: unknown attribute, did you mean title?"),
+    ('upright ones"),)', 'upright ones"))', "expected a tuple"),
+    ("class Options(", "class Option(", "Turned: class Option: expected class Options(Options)"),
+    ("Options(Options)", "Options", "Turned: class Options: expected class Options(Options)"),
+    ("    @classmethod\n", "", "Turned.check: expected a class method"),
+    ("encoder, turns)", "encoder, turn)", "Write def __init__(self, encoder, turns)."),
+    ("(Objective)", "", "@declare Turned: expected a subclass of Objective or of Target"),
+]
+
+
+@pytest.mark.parametrize(("was", "now", "says"), UNDECLARED)
+def test_a_class_with_a_mistake_is_refused(
+    tmp_path: Path, tiny: list[str], was: str, now: str, says: str
+) -> None:
+    file = tmp_path / "turned.py"
+    assert DECLARED.count(was) == 1
+    file.write_text(DECLARED.replace(was, now))
+    line = refused(resolve, altered(tiny, f"plugin={file}", "objective=turned"))
+    assert says in line and "\n" not in line
+
+
 LOSS, PAIR = '"loss": (loss.detach().sum(), count), ', '"upright": (upright, count)'
 ACCURACY = "brightness", '{"loss"', '{"accuracy": output_BKA > truth_BK1, "loss"'
 NOT_SO = [
@@ -460,7 +519,6 @@ NOT_SO = [
     ("turned", PAIR, '"uprigt": (upright, count)', "metric uprigt .*did you mean upright"),
     ("turned", "loss.mean(), {", "loss.mean().detach(), {", "Network: the loss has no gradient"),
     ("turned", "return Network()", "Network()", "Turned: build returns NoneType"),
-    ("brightness", "return MeanB", "MeanB", "Brightness: build returns NoneType"),
     ("brightness", "def render(", "def draw(", "MeanBrightness: methods .*render"),
     (*ACCURACY, r"metrics: accuracy has shape \(\d+, 8, 1\)"),
     ("brightness", "b (h w) 1", "b h w", "ground_truth has shape "),

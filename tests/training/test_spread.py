@@ -60,6 +60,13 @@ COMPARING = {
     ],
     "ibot, sinkhorn": ["recipe=ibot", *VIEWS, "ibot.prototypes=32", "ibot.balance=sinkhorn"],
     "lejepa": ["recipe=lejepa", *VIEWS, "lejepa.slices=32"],
+    **{
+        name: [
+            *("recipe=moco_v3", f"plugin=docs/examples/{name}.py", f"objective={name}"),
+            *("eval.images=8", f"{name}.width=12", "optim.lr=0.01"),
+        ]
+        for name in ("vicreg", "barlow_twins", "byol", "swav")
+    },
 }
 ALL = OBJECTIVES | DRAWING | COMPARING
 WAYS = {"8": 8, "4": 4, "2": 2, "two": 2}  # device batch; "two": on two processes
