@@ -88,9 +88,11 @@ def find(name: str | None) -> Augmentation | None:
     """
     if name is None or name in AUGMENTATIONS:
         return AUGMENTATIONS.get(name) if name else None
-    known = f", {suggest(name, [*AUGMENTATIONS])}" if AUGMENTATIONS else ""
+    if AUGMENTATIONS:
+        choices = suggest(name, [*AUGMENTATIONS])
+        raise UserError(f"data.augment={name}: no such augmentation, {choices}")
     raise UserError(
-        f"data.augment={name}: no such augmentation{known}. Name the plugin that registers it"
+        f"data.augment={name}: no such augmentation. Name the plugin that registers it"
         " (plugin=FILE.py), or pass the callable to the Python function (augment=)."
     )
 
