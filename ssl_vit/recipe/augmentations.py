@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from ..errors import UserError, suggest
 
 LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "stdlib")]
@@ -118,6 +116,8 @@ class _Walk:
             UserError: The value holds a random generator that cannot be seeded. In a strict walk,
                 also if a value cannot be described.
         """
+        import numpy as np  # not at the start of commands such as --help
+
         yield type(value).__qualname__
         if isinstance(value, PLAIN):
             yield repr(value)
