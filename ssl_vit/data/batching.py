@@ -141,7 +141,8 @@ class ImageDataset(Dataset):
 
     def __post_init__(self) -> None:
         # found here, because a data worker may not have run the plugin
-        self.augmentation = augmentations.find(self.data.augment)
+        augments = self.train or self.views is not None
+        self.augmentation = augmentations.find(self.data.augment) if augments else None
         self.is_checked = False
 
     def __getitems__(self, wanted: Samples) -> Batch:

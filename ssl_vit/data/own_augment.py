@@ -43,12 +43,15 @@ def check(augmentation: Augmentation, name: str, image: Tensor) -> None:
     Raises:
         UserError: They differ, or the augmentation returns no image.
     """
+    other = 255 - image.flip(-1) if image.dtype == torch.uint8 else image.flip(-1)
     for seed in range(TRIES):
-        first, second = (_call(augmentation, name, image, seed) for _ in range(2))
-        if not torch.equal(first, second):
+        first = _call(augmentation, name, image, seed)
+        _call(augmentation, name, other, seed + TRIES)  # must leave no trace
+        if not torch.equal(first, _call(augmentation, name, image, seed)):
             raise UserError(
                 f"data.augment={name}: two calls with the same seed give different images. Draw"
-                " random numbers from random, numpy.random or torch directly."
+                " random numbers from random, numpy.random or torch directly, and keep nothing of"
+                " earlier images."
             )
 
 
@@ -61,7 +64,7 @@ def _call(augmentation: Augmentation, name: str, image: Tensor, seed: int) -> Te
     call: Any = augmentation.call
     with _seeded(augmentation, seed):
         if is_albumentations(call):
-            array = np.ascontiguousarray(np.moveaxis(image.numpy(), 0, -1))
+            array = np.moveaxis(image.numpy(), 0, -1).copy()  # a transform may change it in place
             result = call(image=array)["image"]
         else:
             result = call(image.clone(memory_format=torch.contiguous_format))
@@ -76,7 +79,8 @@ def _call(augmentation: Augmentation, name: str, image: Tensor, seed: int) -> Te
             f" {shape}. Return an image with the same type and channels, without Normalize and"
             " without conversion to floating point."
         )
-    return result.as_subclass(Tensor).contiguous()
+    # a copy, because an augmentation may return the same buffer each time
+    return result.as_subclass(Tensor).clone(memory_format=torch.contiguous_format)
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 `ssl_vit.pretrain(images=DATASET)` writes the images once into a folder, and the run reads this
 folder like any other `data.path`. So a run resumes exactly, and later commands find the images.
-Files are not copied: the folder has a link to each file.
+Files are not copied: the folder has a hard link to each file, where the disk allows it.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -15,17 +16,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow.parquet
 from filelock import FileLock
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ..errors import UserError
 from ..formatting import format_bytes
 from .decoding import from_pillow
 from .fingerprints import MOST_BYTES
+from .labels import usual_columns
 
 FOLDER = ".images"  # in the folder of runs; the hidden folder is not searched for runs
+FILES = ".files"  # folder of the links, in the folder of the images
 IMAGE_KEYS = ("image", "img", "pixel_values", "jpg", "png")
-LABEL_KEYS = ("label", "labels", "fine_label", "target", "class", "cls")
+# Modes of Pillow that PNG stores as they are
+PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+LONGEST_NAME = 200  # bytes
 KINDS = (
     "a map-style torch Dataset, a datasets.Dataset, a list of paths, a list of (path, label), or a"
     " mapping from split names to these"
@@ -51,13 +57,15 @@ class Split(NamedTuple):
         length: Number of images.
         read: Return a row by its number.
         classes: Names of the classes, starting with label 0. Empty if unknown.
-        are_files: Whether each image is a file.
+        labels: Labels of all images, or None if only `read` knows them.
+        table: The `datasets.Dataset`, whose columns are kept. None for other images.
     """
 
     length: int
     read: Callable[[int], Row]
-    classes: Sequence[str]
-    are_files: bool
+    classes: Sequence[str] = ()
+    labels: Sequence[Any] | None = None
+    table: Any = None
 
 
 def store(images: Any, out: Path) -> Path:
@@ -65,7 +73,7 @@ def store(images: Any, out: Path) -> Path:
 
     The name of the folder is the name of the data set. The parent folder's name is a hash of the
     images, so other images get another folder. If all images together have more than 1 GiB, only
-    every n-th image is hashed. Then a change of the images in between is not noticed.
+    every n-th image is hashed, and all labels that are known without reading the images.
 
     Args:
         images: One of KINDS.
@@ -76,100 +84,162 @@ def store(images: Any, out: Path) -> Path:
             twice gives different pixels.
     """
     named = images if isinstance(images, Mapping) else {"train": images}
-    splits = {str(name): _open_split(value) for name, value in named.items()}
+    splits = {str(name): _open_split(value) for name, value in sorted(named.items())}
+    kinds = {isinstance(split.read(0).image, Path) for split in splits.values() if split.length}
+    if len(kinds) > 1:
+        raise UserError("images=: some splits are files and others are not. Pass one kind.")
     empty = [name for name, split in splits.items() if split.length == 0]
     if not splits or empty:
         raise UserError(f"images=: there are no images{' in ' + empty[0] if empty else ''}.")
-    if len({split.are_files for split in splits.values()}) > 1:
-        raise UserError("images=: some splits are files and others are not. Pass one kind.")
-    name = _name_of(next(iter(named.values())))
-    parent = out / FOLDER / _hash(splits)
+    digest = _Digest(splits)
+    for name, split in splits.items():
+        for number in digest.sample(split):
+            digest.add(name, number, split.read(number))
+    parent = out / FOLDER / digest.text()
     parent.mkdir(parents=True, exist_ok=True)
-    folder = parent / name
+    folder = parent / _name_of(next(iter(named.values())))
     with FileLock(parent / "lock"):  # the processes of a run wait for the process that writes
         if not folder.exists():
-            unfinished = parent / f".{name}"
+            unfinished = parent / f".{folder.name}"
             shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir()
-            write = _write_links if next(iter(splits.values())).are_files else _write_table
-            write(splits, unfinished)
-            unfinished.rename(folder)
+            (unfinished / FILES).mkdir(parents=True)
+            try:
+                if _write(splits, unfinished) != parent.name:
+                    raise UserError(
+                        "images=: the images differ when they are read twice. Pass the data set"
+                        " without random transforms, and pass the transforms as augment=."
+                    )
+                unfinished.rename(folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
     if os.environ.get("RANK", "0") == "0":
-        counts = [f"{split.length:,} {split_name}" for split_name, split in splits.items()]
-        size = sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
-        links = next(iter(splits.values())).are_files
-        how = "links to the files" if links else format_bytes(size)
-        print(f"images      {', '.join(counts)} in data.path={folder} ({how})", flush=True)
+        counts = ", ".join(f"{split.length:,} {name}" for name, split in splits.items())
+        size = sum(
+            file.stat().st_size
+            for file in folder.rglob("*")
+            if file.suffix in (".arrow", ".parquet")
+        )
+        sampled = f", compared by every {digest.step}th image" if digest.step > 1 else ""
+        print(
+            f"images      {counts} in data.path={folder} ({format_bytes(size)}{sampled})",
+            flush=True,
+        )
     return folder
+
+
+class _Digest:
+    """Hash of the images and labels of all splits.
+
+    Attributes:
+        step: n, if every n-th image is hashed.
+    """
+
+    def __init__(self, splits: Mapping[str, Split]) -> None:
+        self.hash = hashlib.sha256()
+        size = 0
+        for name, split in splits.items():
+            facts = [name, split.length, *split.classes, *(split.labels or ())]
+            self.hash.update(json.dumps(facts).encode())
+            first = split.read(0).image
+            size += 0 if isinstance(first, Path) else split.length * len(first)
+        self.step = max(1, -(-size // MOST_BYTES))
+
+    def sample(self, split: Split) -> range:
+        return range(0, split.length, self.step)
+
+    def add(self, name: str, number: int, row: Row) -> None:
+        """Add a row of a split if it belongs to the sample. Of a file, add path, size and time."""
+        if number % self.step:
+            return
+        image = row.image
+        if isinstance(image, Path):
+            if not image.is_file():
+                raise UserError(f"images=: {image} is no file.")
+            stat = image.stat()
+            image = os.fsencode(image) + f" {stat.st_size} {stat.st_mtime_ns}".encode()
+        self.hash.update(json.dumps([name, number, len(image), row.label]).encode())
+        self.hash.update(image)
+
+    def text(self) -> str:
+        return self.hash.hexdigest()[:8]
 
 
 def _open_split(images: Any) -> Split:
     """Return the images of a split in a uniform form.
 
     Raises:
-        UserError: The images have no known form, or an image differs when it is read twice.
+        UserError: The images have no known form.
     """
     if hasattr(images, "save_to_disk"):
         return _open_table(images)
-    paths = _paths(images)
+    paths, classes = _paths(images)
     if paths:
-        return Split(len(paths), lambda i: _file_row(*paths[i]), (), are_files=True)
+        known = [_plain_label(label) for _, label in paths]
+        return Split(len(paths), lambda i: Row(paths[i][0], known[i]), classes, known)
     has_rows = hasattr(images, "__getitem__") and hasattr(images, "__len__")
     if not has_rows or isinstance(images, type | str | bytes):
         raise UserError(f"images=: expected {KINDS}, not {type(images).__name__}.")
-    if not len(images):
-        return Split(0, lambda i: Row(b"", None), (), are_files=False)
-    classes = [str(name) for name in getattr(images, "classes", None) or ()]
-    for row in {0, len(images) // 2}:
-        if _encode(images[row], row) != _encode(images[row], row):
-            raise UserError(
-                f"images=: image {row} differs when it is read twice. Pass the data set without"
-                " random transforms, and pass the transforms as augment=."
-            )
-    return Split(len(images), lambda i: _encode(images[i], i), classes, are_files=False)
+    whole = images
+    while not hasattr(whole, "classes") and hasattr(whole, "dataset"):
+        whole = whole.dataset  # of a torch Subset
+    names = getattr(whole, "classes", ())
+    is_list = isinstance(names, list | tuple) and len({*map(str, names)}) == len(names)
+    targets = getattr(images, "targets", None)
+    labels: list[Any] | None = None
+    with contextlib.suppress(TypeError, UserError):
+        if targets is not None and len(targets) == len(images):
+            labels = [_plain_label(label) for label in targets]
+    classes = [*map(str, names)] if is_list else []
+    return Split(len(images), lambda i: _encode(images[i], i), classes, labels)
 
 
-def _paths(items: Any) -> list[tuple[Path, Any]]:
-    """Return the path and the label of each item, or [] if the items are no paths.
+def _paths(images: Any) -> tuple[list[tuple[Path, Any]], list[str]]:
+    """Return the path and label of each image, and the class names. Empty if images are no paths.
 
-    The items may be a list, or an ImageFolder of torchvision without transforms.
+    The images may be a list, or an ImageFolder of torchvision itself without transforms.
     """
-    samples = getattr(items, "samples", None)  # (path, number of the class)
-    if samples and getattr(items, "transforms", None) is None:
-        items = [(path, items.classes[number]) for path, number in samples]
-    if not isinstance(items, list | tuple):
-        return []
-    pairs = [item if isinstance(item, tuple) and len(item) == 2 else (item, None) for item in items]
+    classes: list[str] = []
+    kind = type(images)
+    if (kind.__module__, kind.__name__) == ("torchvision.datasets.folder", "ImageFolder"):
+        plain = images.transform is None and images.target_transform is None
+        if plain and images.loader.__name__ == "default_loader":
+            classes, images = [*images.classes], [*images.samples]
+    if not isinstance(images, list | tuple):
+        return [], []
+    pairs = [
+        item if isinstance(item, tuple) and len(item) == 2 else (item, None) for item in images
+    ]
     if not all(isinstance(path, str | os.PathLike) for path, _ in pairs):
-        return []
-    return [(Path(path).absolute(), label) for path, label in pairs]
-
-
-def _file_row(path: Path, label: Any) -> Row:
-    return Row(path, _plain_label(label))
+        return [], []
+    return [(Path(path).absolute(), label) for path, label in pairs], classes
 
 
 def _open_table(table: Any) -> Split:
-    """Return the rows of a `datasets.Dataset`. Images stay encoded as they are."""
+    """Return the rows of a `datasets.Dataset`. Images stay encoded as they are.
+
+    Raises:
+        UserError: The table is a stream, has no or several columns of images, or a transform.
+    """
     import datasets
 
     if isinstance(table, datasets.IterableDataset):
         raise UserError("images=: a stream has no rows by number. Use data.hub= data.stream=true.")
+    if table.format["type"] == "custom":
+        raise UserError("images=: this table has a transform. Remove it with reset_format().")
     keys = [name for name, kind in table.features.items() if isinstance(kind, datasets.Image)]
     if len(keys) != 1:
         raise UserError(f"images=: expected one column of images, not {len(keys)}: {keys}.")
-    label = next((key for key in LABEL_KEYS if key in table.features), None)
-    classes = getattr(table.features[label], "names", None) if label else None
     encoded = table.with_format(None).cast_column(keys[0], datasets.Image(decode=False))
 
     def read(row: int) -> Row:
         cells = encoded[row]
-        content = cells[keys[0]]["bytes"]
-        if content is None:
-            content = Path(cells[keys[0]]["path"]).read_bytes()
-        return Row(content, _plain_label(cells[label]) if label else None)
+        image = cells.pop(keys[0])
+        content = image["bytes"] if image else None
+        if image and content is None:
+            content = Path(image["path"]).read_bytes()
+        return Row(content or b"", json.dumps(cells, default=str))
 
-    return Split(len(table), read, classes or (), are_files=False)
+    return Split(len(table), read, table=table)
 
 
 def _encode(item: Any, row: int) -> Row:
@@ -183,7 +253,7 @@ def _encode(item: Any, row: int) -> Row:
         key = next((key for key in IMAGE_KEYS if key in item), None)
         if key is None:
             raise UserError(f"images=: item {row} has no key {' or '.join(IMAGE_KEYS[:2])}.")
-        label = next((item[key] for key in LABEL_KEYS if key in item), None)
+        label = next((item[name] for name in usual_columns(map(str, item))), None)
         item = item[key]
     elif isinstance(item, tuple | list) and item:
         item, label = (*item, None)[:2]
@@ -191,20 +261,30 @@ def _encode(item: Any, row: int) -> Row:
 
 
 def _encode_pixels(image: Any, row: int) -> bytes:
-    """Encode an image without loss: 8-bit grey and RGB as PNG, all else as .npy.
+    """Encode an image without loss: as PNG, or else as .npy.
 
     Args:
         image: PIL image, uint8 or uint16 array (H, W) or (H, W, C), or tensor (H, W) or (C, H, W).
             Floating-point pixels must lie between 0 and 1, and stand for 8 bits.
         row: Number of the image, for errors.
+
+    Raises:
+        UserError: The image has another form.
     """
+    encoded = io.BytesIO()
     if isinstance(image, Image.Image):
-        array = from_pillow(image)
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode not in PNG_MODES:
+            upright = Image.fromarray(from_pillow(upright))
+        upright.info.pop("icc_profile", None)
+        upright.save(encoded, "PNG", compress_level=1)
+        return encoded.getvalue()
+    if hasattr(image, "detach"):  # a tensor
+        tensor = image.detach().cpu()
+        array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+        array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
     else:
-        is_tensor = hasattr(image, "numpy")
-        array = np.asarray(image.numpy(force=True) if is_tensor else image)
-        if is_tensor and array.ndim == 3:
-            array = np.moveaxis(array, 0, -1)
+        array = np.asarray(image)
     if array.dtype.kind == "f" and array.size and array.min() >= 0 and array.max() <= 1:
         array = np.rint(array * 255).astype(np.uint8)
     if array.ndim not in (2, 3) or array.dtype not in (np.uint8, np.uint16) or not array.size:
@@ -212,11 +292,8 @@ def _encode_pixels(image: Any, row: int) -> bytes:
             f"images=: image {row} has the type {array.dtype} and the shape {array.shape}. Pass PIL"
             " images, or uint8 pixels without Normalize."
         )
-    array = np.ascontiguousarray(array)
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = array[:, :, 0]
-    encoded = io.BytesIO()
-    if array.dtype == np.uint8 and (array.ndim == 2 or array.shape[2] == 3):
+    array = np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
+    if array.dtype == np.uint8 and array.shape[2:] in ((), (3,)):
         Image.fromarray(array).save(encoded, "PNG", compress_level=1)
     else:
         np.save(encoded, array)
@@ -224,15 +301,21 @@ def _encode_pixels(image: Any, row: int) -> bytes:
 
 
 def _plain_label(label: Any) -> Any:
-    """Convert a label to an integer, a text, a list of integers, or None."""
+    """Convert a label to an integer, a text, a list of integers, or None.
+
+    A tensor or array with a single number is this number.
+    """
     if hasattr(label, "tolist"):  # a tensor or a NumPy value
         label = label.tolist()
-    if label is None or isinstance(label, str | int):
+        label = label[0] if isinstance(label, list) and len(label) == 1 else label
+    if label is None or isinstance(label, str):
         return label
+    if isinstance(label, int):
+        return int(label)  # also a bool
     if isinstance(label, list | tuple) and all(isinstance(number, int) for number in label):
         return list(label)
     raise UserError(
-        f"images=: {label!r} is no label. Use an integer, a text or a list of integers."
+        f"images=: {label!r:.60} is no label. Use an integer, a text or a list of integers."
     )
 
 
@@ -240,74 +323,93 @@ def _name_of(images: Any) -> str:
     """Return a name for the images: that of the table, of the files' folder, or of the class."""
     if hasattr(images, "save_to_disk"):
         return getattr(images.info, "dataset_name", None) or "images"
-    paths = _paths(images)
+    paths, _ = _paths(images)
     if paths:
         return Path(os.path.commonpath([path.parent for path, _ in paths])).name or "images"
     name = type(images).__name__.lower()
     return "images" if name in ("subset", "list", "concatdataset", "tensordataset") else name
 
 
-def _hash(splits: Mapping[str, Split]) -> str:
-    """Hash the labels and images of all splits. Of files, hash the paths, sizes and times."""
-    digest = hashlib.sha256()
-    for name, split in splits.items():
-        digest.update(f"{name} {split.length} {list(split.classes)} {split.are_files}".encode())
-        first = split.read(0).image
-        size = 0 if isinstance(first, Path) else split.length * len(first)
-        for number in range(0, split.length, max(1, -(-size // MOST_BYTES))):
-            image, label = split.read(number)
-            if isinstance(image, Path):
-                if not image.is_file():
-                    raise UserError(f"images=: {image} is no file.")
-                stat = image.stat()
-                image = f"{image} {stat.st_size} {stat.st_mtime_ns}".encode()
-            digest.update(f"{len(image)} {label} ".encode())
-            digest.update(image)
-    return digest.hexdigest()[:8]
+def _write(splits: Mapping[str, Split], folder: Path) -> str:
+    """Write all splits as a `datasets.DatasetDict`, which is read without another copy.
 
-
-def _write_links(splits: Mapping[str, Split], folder: Path) -> None:
-    """Write a folder of links for each split, and a table of the labels."""
-    for name, split in splits.items():
-        place = folder / name
-        place.mkdir()
-        lines = []
-        for number in range(split.length):
-            path, label = split.read(number)
-            assert isinstance(path, Path)
-            link = f"{number:08}-{path.name}"
-            (place / link).symlink_to(path)
-            lines.append(json.dumps({"file_name": link, "label": label}))
-        if any('"label": null' not in line for line in lines):
-            (place / "metadata.jsonl").write_text("\n".join(lines))
-
-
-def _write_table(splits: Mapping[str, Split], folder: Path) -> None:
-    """Write all splits as a `datasets.DatasetDict`, which is read without another copy."""
+    Returns:
+        The hash of what was written, as `_Digest` computes it.
+    """
     import datasets
+    from datasets.table import embed_table_storage
 
     datasets.disable_progress_bars()
+    digest = _Digest(splits)
+    are_files = any(isinstance(split.read(0).image, Path) for split in splits.values())
     tables = {}
     for name, split in splits.items():
-        labels: list[Any] = []
-
-        def rows(split: Split = split, labels: list[Any] = labels) -> Iterator[dict[str, Any]]:
-            for number in range(split.length):
-                image, label = split.read(number)
-                labels.append(label)
-                yield {"image": {"bytes": image, "path": None}}
-
+        rows = _Rows(name, split, digest, folder)
+        if split.table is not None:
+            for _ in rows:  # only for the hash
+                pass
+            tables[name] = split.table.with_format("arrow").map(
+                embed_table_storage, batched=True, load_from_cache_file=False, keep_in_memory=False
+            )
+            tables[name] = tables[name].with_format(None)
+            continue
         table = datasets.Dataset.from_generator(
-            rows,
+            rows.__iter__,
             features=datasets.Features({"image": datasets.Image(decode=False)}),
             cache_dir=str(folder / "cache"),
             fingerprint=f"images-{name}",
         ).cast_column("image", datasets.Image())
-        if any(label is not None for label in labels):
-            table = table.add_column("label", labels, feature=_label_feature(labels, split.classes))
+        if any(label is not None for label in rows.labels):
+            feature = _label_feature(rows.labels, split.classes)
+            table = table.add_column("label", rows.labels, feature=feature)
         tables[name] = table
-    datasets.DatasetDict(tables).save_to_disk(folder)
-    shutil.rmtree(folder / "cache")
+    if are_files:  # `save_to_disk` would copy the files into the table
+        for name, table in tables.items():
+            pyarrow.parquet.write_table(table.data.table, folder / f"{name}.parquet")
+    else:
+        datasets.DatasetDict(tables).save_to_disk(folder)
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    return digest.text()
+
+
+class _Rows:
+    """Rows of a split for `datasets`, which are hashed while they are read.
+
+    Attributes:
+        labels: Labels of the rows that were read.
+    """
+
+    def __init__(self, name: str, split: Split, digest: _Digest, folder: Path) -> None:
+        self.name, self.split, self.digest, self.folder = name, split, digest, folder
+        self.labels: list[Any] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(self.split.length):
+            row = self.split.read(number)
+            self.digest.add(self.name, number, row)
+            self.labels.append(row.label)
+            if isinstance(row.image, Path):
+                path = _link(row.image, self.folder / FILES, f"{self.name}-{number:08}")
+                yield {"image": {"bytes": None, "path": path}}
+            else:
+                yield {"image": {"bytes": row.image, "path": None}}
+
+
+def _link(file: Path, folder: Path, start: str) -> str:
+    """Link or copy a file into a folder, and return the path below the folder's parent.
+
+    Args:
+        file: The file.
+        folder: The folder of links.
+        start: Beginning of the link's name. The file's own name follows if it is short enough.
+    """
+    is_usable = file.name.isprintable() and len(os.fsencode(file.name)) < LONGEST_NAME
+    name = f"{start}-{file.name}" if is_usable and "\\" not in file.name else start
+    try:
+        os.link(os.path.realpath(file), folder / name)
+    except OSError:  # another disk
+        shutil.copy2(file, folder / name)
+    return f"{FILES}/{name}"
 
 
 def _label_feature(labels: list[Any], classes: Sequence[str]) -> Any:
@@ -321,7 +423,8 @@ def _label_feature(labels: list[Any], classes: Sequence[str]) -> Any:
     (kind, *others) = {type(label) for label in labels if label is not None}
     if others:
         raise UserError("images=: some labels are numbers and others are texts or lists.")
-    if kind is int and classes and max(label or 0 for label in labels) < len(classes):
+    highest = max(label for label in labels if label is not None) if kind is int else 0
+    if kind is int and classes and highest < len(classes):
         return datasets.ClassLabel(names=list(classes))
     types = {int: datasets.Value("int64"), str: datasets.Value("string")}
     return types.get(kind, datasets.List(datasets.Value("int64")))

@@ -4,12 +4,16 @@ An augmentation is a callable on an image. It is the value of `augment=` of Pyth
 plugin registers it. The recipe holds its name (`data.augment`).
 """
 
+import collections
 import enum
 import functools
 import hashlib
 import inspect
 import json
+import os
 import random
+import re
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator
@@ -18,12 +22,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import UserError, suggest
 
-LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "stdlib")]
-PLAIN = bool | int | float | complex | str | bytes | enum.Enum | None
-RENAME = "Add augment_name=NAME, and change the name whenever you change the augmentation."
-
-
 C = TypeVar("C", bound=Callable[..., Any])
+
+LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "stdlib")]
+# Values whose repr says all about them
+PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, re.Pattern, os.PathLike)
+METHODS = property, functools.cached_property, staticmethod, classmethod
+SEQUENCES = list, tuple, collections.deque
 
 
 class Augmentation(NamedTuple):
@@ -55,10 +60,15 @@ def register(call: Callable[..., Any], name: str | None = None) -> str:
     """
     if not callable(call):
         raise UserError(f"augment={call!r:.60}: expected a function, or an object to call.")
+    if name is not None and not re.fullmatch(r"[\w.-]+", name):
+        raise UserError(f"augment_name={name}: expected letters, digits, '.', '_' or '-'.")
     walk = _Walk(is_strict=name is None)
-    texts = [*walk.texts(call)]
+    try:
+        texts = [*walk.texts(call)]
+    except RecursionError:
+        raise UserError("augment=: too many levels of objects. Add augment_name=NAME.") from None
     if name is None:
-        digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]
+        digest = hashlib.sha256("\0".join(texts).encode(errors="surrogateescape")).hexdigest()[:8]
         name = f"{getattr(call, '__name__', type(call).__name__).strip('<>')}-{digest}"
     AUGMENTATIONS[name] = Augmentation(call, walk.seeded)
     return name
@@ -85,7 +95,7 @@ def find(name: str | None) -> Augmentation | None:
         UserError: There is no augmentation of this name.
     """
     if name is None or name in AUGMENTATIONS:
-        return AUGMENTATIONS.get(name) if name else None
+        return None if name is None else AUGMENTATIONS[name]
     if AUGMENTATIONS:
         choices = suggest(name, [*AUGMENTATIONS])
         raise UserError(f"data.augment={name}: no such augmentation, {choices}")
@@ -96,111 +106,158 @@ def find(name: str | None) -> Augmentation | None:
 
 
 class _Walk:
-    """Visit an augmentation and everything that it refers to.
+    """Visit an augmentation and everything that it refers to, except the code of libraries.
 
     Attributes:
         is_strict: Whether a value that cannot be described is an error.
-        seeded: Objects of albumentations that were found.
-        visited: {id: value} of the visited values. Keeping the values keeps their ids unique.
+        seeded: Outermost objects of albumentations that were found.
+        visited: {id: (number, value)} of the visited values. The values stay alive, so that no id
+            is used twice.
     """
 
     def __init__(self, is_strict: bool) -> None:
         self.is_strict = is_strict
         self.seeded: list[Any] = []
-        self.visited: dict[int, Any] = {}
+        self.visited: dict[int, tuple[int, Any]] = {}
 
     def texts(self, value: Any) -> Iterator[str]:
         """Yield texts that differ if a value would augment images differently.
+
+        The texts are the same in every process: they contain no memory address and no hash.
 
         Raises:
             UserError: The value holds a random generator that cannot be seeded. In a strict walk,
                 also if a value cannot be described.
         """
-        import numpy as np  # not at the start of commands such as --help
-
-        yield type(value).__qualname__
-        if isinstance(value, PLAIN):
-            yield repr(value)
+        kind = type(value)
+        yield kind.__qualname__
+        if isinstance(value, PLAIN) and _is_library(kind):
+            yield str(value) if isinstance(value, os.PathLike) else repr(value)
             return
         if id(value) in self.visited:
+            number, _ = self.visited[id(value)]
+            yield f"visited as number {number}"
             return
-        self.visited[id(value)] = value
-        kind = type(value)
+        self.visited[id(value)] = len(self.visited), value
         if is_albumentations(value):
             self.seeded.append(value)
-            yield json.dumps(value.to_dict(), sort_keys=True, default=repr)
-        elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState) or (
-            (kind.__module__, kind.__name__) == ("torch._C", "Generator")
-        ):
+            known = len(self.seeded)
+            yield from self._albumentations(value)
+            del self.seeded[known:]  # the outermost object seeds the objects inside
+        elif _is_generator(value):
             raise UserError(
                 f"augment=: the augmentation has a {kind.__name__} of its own, which cannot be"
                 " seeded for each image. Draw from random, numpy.random or torch directly."
             )
-        elif hasattr(value, "dtype") and hasattr(value, "shape"):  # an array or a tensor
-            array = np.asarray(value)
-            yield f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
         elif isinstance(value, types.ModuleType):
             yield value.__name__
-        elif kind.__module__ in ("torch", "numpy.dtypes"):  # such as torch.float32
-            yield repr(value)
-        elif isinstance(value, types.FunctionType | type):
-            yield from self._code(value)
+            if not _is_library(value) and value.__file__:
+                yield hashlib.sha256(Path(value.__file__).read_bytes()).hexdigest()
+        elif isinstance(value, types.FunctionType):
+            yield from self._function(value)
+        elif isinstance(value, type):
+            yield from self._class(value)
+        else:
+            yield from self._object(value)
+
+    def _all(self, *values: Any) -> Iterator[str]:
+        """Yield the texts of several values, with their number and an end."""
+        yield f"[{len(values)}"
+        for value in values:
+            yield from self.texts(value)
+        yield "]"
+
+    def _object(self, value: Any) -> Iterator[str]:
+        """Yield the texts of a container, an array or an object with attributes."""
+        kind = type(value)
+        array = _as_array(value)
+        if not _is_library(kind):
+            yield from self._class(kind)
+        if array is not None:
+            yield f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+        elif isinstance(value, enum.Enum):
+            yield value.name
+        elif isinstance(value, SEQUENCES):
+            yield from self._all(*value)
+        elif isinstance(value, dict | types.MappingProxyType):
+            yield from self._all(*value, *value.values())
         elif isinstance(value, set | frozenset):
             yield from sorted("\0".join(_Walk(self.is_strict).texts(item)) for item in value)
-        else:
-            yield from self._parts(value)
-
-    def _parts(self, value: Any) -> Iterator[str]:
-        """Yield the texts of a value's parts: items, attributes, the function of a partial."""
-        parts: list[Any]
-        if isinstance(value, list | tuple):
-            parts = [*value]
-        elif isinstance(value, dict):
-            parts = [part for pair in value.items() for part in pair]
         elif isinstance(value, functools.partial):
-            parts = [value.func, value.args, value.keywords]
+            yield from self._all(value.func, value.args, value.keywords)
         elif isinstance(value, types.MethodType):
-            parts = [value.__func__, value.__self__]
-        elif _is_library(value) and hasattr(value, "__name__"):  # compiled, such as np.add
-            parts = [value.__name__]
+            yield from self._all(value.__func__, value.__self__)
+        elif isinstance(value, METHODS) or hasattr(value, "__wrapped__"):
+            names = ("fget", "func", "__wrapped__")
+            yield from self._all(*(getattr(value, name, None) for name in names))
         elif hasattr(value, "__dict__"):
-            parts = [type(value), vars(value)]
+            yield from self._all(kind, vars(value))
+        elif callable(value) and hasattr(value, "__qualname__"):  # compiled, such as np.add
+            yield value.__qualname__
+        elif " at 0x" not in repr(value):  # such as torch.float32
+            yield repr(value)
         elif self.is_strict:
             raise UserError(
                 f"augment=: cannot tell whether {value!r:.60} will be the same when a run is"
-                f" resumed. {RENAME}"
+                " resumed. Add augment_name=NAME, and change the name whenever you change the"
+                " augmentation."
             )
-        else:
-            parts = []
-        for part in parts:
-            yield from self.texts(part)
 
-    def _code(self, value: Any) -> Iterator[str]:
-        """Yield the texts of a function or class: its name, and the source unless installed."""
+    def _albumentations(self, value: Any) -> Iterator[str]:
+        """Yield the texts of an object of albumentations, and of the user's classes inside."""
+        try:
+            yield json.dumps(
+                value.to_dict(), sort_keys=True, default=lambda item: type(item).__name__
+            )
+        except (NotImplementedError, ValueError, TypeError):
+            yield from self._all(
+                {key: item for key, item in vars(value).items() if not _is_generator(item)}
+            )
+        if not _is_library(type(value)):
+            yield from self._class(type(value))
+        inside = [getattr(value, name, None) for name in ("transforms", "custom_apply_fns")]
+        yield from self._all(*inside)
+
+    def _class(self, value: type) -> Iterator[str]:
+        """Yield the texts of a class: the name, and everything in it unless it is installed."""
+        yield f"{value.__module__}.{value.__qualname__}"
+        if not _is_library(value):
+            members = {name: item for name, item in vars(value).items() if _is_written(name, item)}
+            yield from self._all(*members, *members.values(), *value.__bases__)
+
+    def _function(self, value: types.FunctionType) -> Iterator[str]:
+        """Yield the texts of a function: the name, and unless it is installed, its code, defaults,
+        and the values of other scopes that it uses."""
         yield f"{value.__module__}.{value.__qualname__}"
         if _is_library(value):
             return
+        code = value.__code__
         try:
-            yield inspect.getsource(value)
-        except (OSError, TypeError):
-            if self.is_strict:
-                raise UserError(
-                    f"augment=: the source of {value.__qualname__} is not available. {RENAME}"
-                ) from None
-        if isinstance(value, type):
-            yield from self._parts([item for item in vars(value).values() if callable(item)])
-            yield from self._parts([*value.__bases__])
-            return
-        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
-        used = {name: cell.cell_contents for name, cell in cells.items()}
-        used |= {
-            name: value.__globals__[name]
-            for name in _names(value.__code__)
-            if name in value.__globals__
-        }
-        yield from self._parts(
-            [value.__defaults__, value.__kwdefaults__, dict(sorted(used.items()))]
-        )
+            yield inspect.getsource(code)
+        except (OSError, TypeError):  # made by exec
+            yield "no source"
+        if value.__name__ == "<lambda>" or code.co_filename.startswith("<"):
+            yield from _bytecode(code)  # a line may have several lambdas
+        used: dict[str, Any] = {}
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
+            with_value = cell.cell_contents if _has_value(cell) else None
+            used[name] = with_value
+        for name in sorted(_names(code) & value.__globals__.keys()):
+            used[name] = value.__globals__[name]
+        yield from self._all(value.__defaults__, value.__kwdefaults__, used)
+        if hasattr(value, "__wrapped__"):
+            yield from self._all(value.__wrapped__)
+
+
+def _bytecode(code: types.CodeType) -> Iterator[str]:
+    """Yield the instructions and constants of a function, and of the functions inside it."""
+    yield code.co_code.hex()
+    yield " ".join(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _bytecode(constant)
+        elif not isinstance(constant, frozenset):
+            yield repr(constant)
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -209,16 +266,66 @@ def _names(code: types.CodeType) -> set[str]:
     return {*code.co_names}.union(*map(_names, inner))
 
 
+def _is_written(name: str, member: Any) -> bool:
+    """Return whether a member of a class is in its source, and not made by Python."""
+    if isinstance(member, (*METHODS, types.FunctionType)):
+        return True
+    return not (name.startswith(("__", "_abc")) or hasattr(type(member), "__get__"))
+
+
+def _has_value(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:  # a variable that is not set yet
+        return False
+    return True
+
+
 def is_albumentations(value: Any) -> bool:
     """Return whether a value is a transform of albumentations, alone or composed."""
-    is_object = not isinstance(value, type) and hasattr(value, "set_random_seed")
-    return is_object and type(value).__module__.partition(".")[0] == "albumentations"
+    if isinstance(value, type):
+        return False
+    packages = {base.__module__.partition(".")[0] for base in type(value).__mro__}
+    return "albumentations" in packages and hasattr(value, "set_random_seed")
+
+
+def _is_generator(value: Any) -> bool:
+    """Return whether a value is a random generator of Python, NumPy or torch."""
+    name = f"{type(value).__module__}.{type(value).__name__}"
+    generators = "numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"
+    return isinstance(value, random.Random) or name in (*generators, "torch._C.Generator")
+
+
+def _as_array(value: Any) -> Any:
+    """Return an array or a tensor as a NumPy array, and None for any other value.
+
+    An array of Python objects is such another value.
+    """
+    import numpy as np  # not at the start of commands such as --help
+
+    if hasattr(value, "detach") and hasattr(value, "numpy"):
+        tensor = value.detach().cpu()
+        return np.asarray((tensor.float() if tensor.is_floating_point() else tensor).numpy())
+    is_array = isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject
+    return np.asarray(value) if is_array else None
 
 
 def _is_library(value: Any) -> bool:
-    """Return whether a class or function belongs to an installed package or to Python."""
-    try:
-        file = Path(inspect.getfile(value)).resolve()
-    except (OSError, TypeError):  # compiled
+    """Return whether a class, function or module belongs to an installed package or to Python."""
+    if isinstance(value, types.FunctionType):
+        file: str | None = value.__code__.co_filename
+    elif isinstance(value, types.ModuleType):
+        file = getattr(value, "__file__", None)
+    else:
+        module = sys.modules.get(value.__module__)
+        if module is None or value.__module__ == "__main__":
+            return False
+        file = getattr(module, "__file__", None)
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    if str(name).partition(".")[0] == "ssl_vit":
         return True
-    return any(map(file.is_relative_to, LIBRARIES))
+    if file is None:  # built into Python
+        return name != "__main__"
+    if file.startswith("<"):  # made by exec, or typed in a notebook
+        return str(name) != "__main__" and not file.startswith(("<ipython", "<stdin", "<string"))
+    return any(map(Path(file).resolve().is_relative_to, LIBRARIES))

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..formatting import option_text
 from . import declaration
 from .given import Given
-from .images import EMBEDDED, MIXING, Data
+from .images import EMBEDDED, MIXING, TRAINING, Data
 from .model import GIVEN
 from .parsing import exists
 from .schema import (
@@ -40,7 +40,7 @@ COLUMN_KEYS = ("data.label_column", "data.image_column", "data.group", "data.mas
 MASK_KEYS = ("data.mask_column", "data.mask_ignore", "data.mask_classes", "probe.mask_images")
 ONLINE_PROBE_KEYS = ("probe.every", "probe.images")
 TRAINING_KEYS = (  # single keys and whole groups
-    *("optim", "checkpoint", "log", "hub", *MIXING),
+    *("optim", "checkpoint", "log", "hub", *TRAINING),
     *("eval.every", "eval.images", "eval.collapse", "eval.test"),
 )
 

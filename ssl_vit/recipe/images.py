@@ -13,7 +13,8 @@ BYTES = (0, 255)  # lowest and highest value of an 8-bit pixel
 # number of images in each split of the embedded data set
 SIZES = {"train": 50_000, "validation": 5_000, "test": 5_000}
 
-# What the keys of the group `data` describe. MIXING has the keys for how training mixes images.
+# What the keys of the group `data` describe. MIXING has the keys for how training mixes images, and
+# TRAINING also the key for the user's own augmentation.
 PLACE = ("data.name", "data.path", "data.hub")  # where the images are
 # which of the images a run trains on
 PART = ("data.share", "data.share_seed", "data.validation_from")
@@ -25,6 +26,7 @@ PREPROCESSING = (
     *(f"data.{key}" for key in PIXEL_KEYS),
 )
 MIXING = ("data.mixup", "data.cutmix")
+TRAINING = (*MIXING, "data.augment")
 # Keys that change the images that are read from the files, and so may change the fingerprint of the
 # images. For example, the embedded data set is drawn at data.size.
 READING = ("data.size", "data.stream", "data.mask_column", "data.channels")

@@ -125,7 +125,7 @@ class _Layers:
         self.put(origin, values)
 
     def replace_images(self, origin: str, values: Values) -> None:
-        """Remove the values of `data`, except for data.mixup and data.cutmix, then add values."""
+        """Remove the values of `data`, except for TRAINING, then add values."""
         self.values = without_images(self.values)
         self.put(origin, values)
 

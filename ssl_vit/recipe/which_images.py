@@ -7,7 +7,7 @@ This module does not import torch.
 from collections.abc import Collection
 
 from . import recipe_files, schema
-from .images import CROPPING, MIXING, PIXEL_KEYS, PREPROCESSING, READING, Data
+from .images import CROPPING, PIXEL_KEYS, PREPROCESSING, READING, TRAINING, Data
 from .init_source import InitSource
 from .keys import Values
 from .parsing import parse_path
@@ -25,7 +25,7 @@ def image_keys() -> list[str]:
     over these remaining keys.
     """
     # keep READING: for example, data.channels is preprocessing but also changes how files are read
-    excluded = {*MIXING, *PREPROCESSING} - {*READING}
+    excluded = {*TRAINING, *PREPROCESSING} - {*READING}
     return [key for key in schema.all_keys() if key.startswith("data.") and key not in excluded]
 
 
@@ -73,8 +73,8 @@ def images_taken(source: InitSource, data: Data) -> str | None:
 
 
 def without_images(known: Values) -> Values:
-    """Remove the values of the group `data`, except for MIXING (data.mixup and data.cutmix)."""
-    return without_group(known, "data") | {key: known[key] for key in MIXING if key in known}
+    """Remove the values of the group `data`, except for TRAINING (such as data.mixup)."""
+    return without_group(known, "data") | {key: known[key] for key in TRAINING if key in known}
 
 
 def other_images(values: Values, known: Values) -> Values:

@@ -1,5 +1,6 @@
 """data.augment: an augmentation of the user's own depends on the sample alone, and has an identity."""
 
+import functools
 import random
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 import ssl_vit
+from helpers.launching import python
 from helpers.options import TINY, altered
 from ssl_vit.data import own_augment
 from ssl_vit.recipe import augmentations
@@ -40,6 +42,17 @@ class Turn:
 
     def turned(self, image: Tensor) -> Tensor:
         return image.rot90(self.times, (1, 2))
+
+
+class Last:
+    """Mixes an image with the one before."""
+
+    def __init__(self) -> None:
+        self.last: Any = 0
+
+    def __call__(self, image: Tensor) -> Tensor:
+        mixed, self.last = image // 2 + self.last, image // 2
+        return mixed
 
 
 def losses(run: Any) -> list[float]:
@@ -104,6 +117,84 @@ def test_the_identity_is_the_code_and_the_parameters(monkeypatch: pytest.MonkeyP
     assert augmentations.register(noisy) != before
 
 
+def test_the_identity_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """An address or the order of a set in it would refuse to resume."""
+    (tmp_path / "own.py").write_text(
+        "import numpy as np\nfrom torchvision.transforms import v2\n"
+        "from ssl_vit.recipe.augmentations import register\n"
+        "WORDS = {'a', 'b', 'c'}\n"
+        "def f(image): return image + np.random.randint(9) if 'a' in WORDS else image\n"
+        "print(register(f), register(v2.Compose([v2.Lambda(f), v2.RandAugment()])))"
+    )
+    names = {python(tmp_path / "own.py", PYTHONHASHSEED=str(seed)).stdout for seed in (1, 2)}
+    assert len(names) == 1 and "Compose-" in names.pop()
+
+
+def test_code_that_is_used_indirectly_is_part_of_the_identity() -> None:
+    first, second = v2.ColorJitter(0.1), v2.ColorJitter(0.9)
+    lambdas = [lambda image: image, lambda image: 255 - image]
+
+    def wrapped(times: int) -> Callable[[Tensor], Tensor]:
+        @functools.wraps(noisy)
+        def call(image: Tensor) -> Tensor:
+            return noisy(image) * times
+
+        return call
+
+    def static(times: int) -> Any:
+        class Static:
+            @staticmethod
+            def __call__(image: Tensor) -> Tensor:
+                return image * times
+
+        return Static()
+
+    pairs = [
+        [v2.Compose([first, second, first]), v2.Compose([first, second, second])],
+        [
+            v2.Compose([v2.RandomOrder([first]), second]),
+            v2.Compose([v2.RandomOrder([first, second])]),
+        ],
+        lambdas,
+        [v2.Lambda(one) for one in lambdas],
+        [wrapped(1), wrapped(2)],
+        [static(1), static(2)],
+    ]
+    for pair in pairs:
+        assert len({augmentations.register(one) for one in pair}) == 2
+
+
+def test_an_augmentation_neither_changes_its_input_nor_keeps_its_output() -> None:
+    albumentations = pytest.importorskip("albumentations")
+
+    class InPlace(albumentations.ImageOnlyTransform):
+        def apply(self, img: np.ndarray, **_: Any) -> np.ndarray:
+            img[:] = 255 - img
+            return img
+
+    buffer = torch.empty(3, 6, 8, dtype=torch.uint8)
+
+    def one_buffer(image: Tensor) -> Tensor:
+        return torch.add(image // 2, random.randrange(99), out=buffer)
+
+    image = torch.arange(3 * 6 * 8).reshape(6, 8, 3).to(torch.uint8).permute(2, 0, 1)
+    for call in (albumentations.Compose([InPlace(p=1)]), one_buffer):
+        before = image.clone()
+        own = augmentations.AUGMENTATIONS[augmentations.register(call, "own")]
+        images = own_augment.augment(own, "own", [image] * 9, np.arange(9))
+        assert torch.equal(image, before)
+        assert len({one.data_ptr() for one in images}) == 9
+
+
+def test_fine_tuning_does_not_take_over_the_augmentation(tmp_path: Path) -> None:
+    run = ssl_vit.pretrain(FEW, name="own", out=tmp_path, augment=noisy)
+    tuned = ssl_vit.resolve({"recipe": "finetune", "init": run.folder})
+    assert ssl_vit.load_run(run.folder).recipe.data.augment and tuned.data.augment is None
+    augmentations.AUGMENTATIONS.clear()  # another process
+    few = {"recipe": "evaluate", "init": run.folder, "probe": {"measures": ["knn"]}}
+    assert ssl_vit.evaluate(few, data={"share": 0.01, "test": 0.01}, out=tmp_path, name="look")
+
+
 def test_a_run_is_the_same_with_workers_and_resumes_with_the_same_augmentation_alone(
     tmp_path: Path,
 ) -> None:
@@ -134,6 +225,7 @@ def test_views_are_augmented_one_by_one(tmp_path: Path) -> None:
         (np.random.default_rng(0).permutation, "Generator"),
         (partial(lambda image, own: image + own.randrange(9), own=random.Random(0)), "Random"),
         (partial(lambda image, own: image, own=torch.Generator()), "Generator"),
+        (Last(), "earlier images"),
         (lambda image, number=np.random.default_rng: image + number().integers(9), "same seed"),
         (v2.ToDtype(torch.float32, scale=True), "float32"),
         (v2.Grayscale(), "type and channels"),

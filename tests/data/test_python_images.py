@@ -91,11 +91,59 @@ def test_files_are_linked_and_a_table_keeps_its_bytes(tmp_path: Path) -> None:
     raw, labels = splits["test"].fetch(np.arange(10))
     assert raw == [file.read_bytes() for file in files[20:]]
     assert labels.tolist() == [0, 1] * 5 and splits["train"].classes == ["a", "b"]
-    assert not any(file.is_file() and not file.is_symlink() for file in tmp_path.rglob("*-*.png"))
+    assert files[0].stat().st_nlink == 2  # a hard link, and no copy
     table = datasets.Dataset.from_dict({"image": [*map(str, files)], "label": [0, 1] * 15})
     table = table.cast_column("image", datasets.Image())
     raw, labels = opened(table, tmp_path)["train"].fetch(np.arange(NUMBER))
     assert raw == [file.read_bytes() for file in files] and labels.tolist() == [0, 1] * 15
+
+
+class WithSamples(Dataset):
+    """A user's class with attributes of the same names as an ImageFolder's."""
+
+    classes = ("a", "b")
+
+    def __init__(self, file: Path) -> None:
+        self.samples, self.transforms = [(str(file), 0)] * 4, None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        return Image.open(self.samples[row][0]).crop((0, 0, 5, 5)), 1
+
+
+def test_items_are_those_of_the_data_set_and_not_of_its_attributes(tmp_path: Path) -> None:
+    Image.fromarray(pixels(0)).save(tmp_path / "0.png")
+    raw, labels = opened(WithSamples(tmp_path / "0.png"), tmp_path)["train"].fetch(np.arange(4))
+    assert decode(raw[0]).shape == (3, 5, 5) and labels.tolist() == [1] * 4
+
+
+def test_labels_of_other_types_are_other_images(tmp_path: Path) -> None:
+    """ "1" and 1, or "None" and None, had one hash, and the labels that were stored first."""
+    image = Image.fromarray(pixels(0))
+    for values in (["1", "2"], [1, 2], ["None", "x"], [None, "x"], ["01", "1"]):
+        split = opened([(image, value) for value in values], tmp_path)["train"]
+        _, labels = split.fetch(np.arange(2))
+        numbers = [value if isinstance(value, int) else -1 for value in values]
+        names = sorted({value for value in values if isinstance(value, str)})
+        wanted = [
+            names.index(value) if value in names else number
+            for value, number in zip(values, numbers, strict=True)
+        ]
+        assert labels.tolist() == wanted and split.classes == names
+
+
+def test_a_data_set_that_is_seldom_random_is_refused(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def seldom(array: np.ndarray) -> Image.Image:
+        calls.append(len(calls))
+        return Image.fromarray(array[::-1] if len(calls) == NUMBER + 9 else array)
+
+    with pytest.raises(ssl_vit.UserError, match="augment="):
+        python_images.store(Photos(seldom), tmp_path)
+    assert not [*tmp_path.rglob("*.arrow")]
 
 
 def test_more_channels_and_missing_labels(tmp_path: Path) -> None:
@@ -132,7 +180,7 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
         (Photos, "not type"),
         ([], "no images"),
         ({"train": Photos(), "test": []}, "no images in test"),
-        (Photos(lambda array: to_tensor(array).float() - 99), "float32"),
+        (Photos(lambda array: to_tensor(array).float() - 99), "float"),
         (Photos(lambda array: np.random.permutation(array)), "augment="),  # noqa: NPY002
         ([("photos/1.png", 0.5)], "0.5 is no label"),
         (["nowhere/1.png"], "nowhere/1.png"),
