@@ -16,6 +16,8 @@ EXTRAS = {
     "matplotlib": "figures",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
+    "pillow_heif": "heic",
+    "pydicom": "dicom",
     "ray": "ray",
     "tensorboard": "tensorboard",
     "tifffile": "tiff",

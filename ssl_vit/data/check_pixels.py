@@ -4,7 +4,7 @@ The images give mean and std, unless the user sets them, and a proposed range fo
 Warnings tell of clipped values, of unused bits and pages, and of transparent images that are
 composed over white.
 
-Legend: C channels, V possible values of 16 bits (0 to 65535).
+Legend: C channels, V possible values of 16 bits (-32768 to 65535).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,8 @@ KEEP_BITS = (
 )
 KEEP_TRANSPARENCY = "To read transparency as a channel, use data.channels=4"
 Read = TypeVar("Read")
-VALUES = decoding.MOST_VALUE + 1
+LEAST, MOST_VALUE = decoding.LEAST_VALUE, decoding.MOST_VALUE
+VALUES = np.arange(LEAST, MOST_VALUE + 1)  # position 0 of a histogram is the value LEAST
 MEASURED_IMAGES = 512  # training images from which mean and std are computed
 CHECKED_IMAGES = 128  # images of each split that `check` reads
 SEED = 6  # seed of the random order in which images are read
@@ -56,7 +57,7 @@ def set_mean_and_std(data: Data, train: Source) -> None:
     missing_statistics = unmeasured(data)  # "mean", "std", both or none
     if not missing_statistics:
         return
-    count_CV, bits_of, unreadable = _histogram(train, data.channels, MEASURED_IMAGES)
+    count_CV, bits_of, unreadable = _histogram(train, data, MEASURED_IMAGES)
     if not bits_of:
         raise UserError(
             f"data.channels={data.channels}: cannot read any of {len(unreadable)} training images."
@@ -68,7 +69,7 @@ def set_mean_and_std(data: Data, train: Source) -> None:
         )
     lowest, highest = data.pixel_range
     # compute mean and std from the histogram: scaled values, weighted by frequency
-    scaled_V = (np.arange(VALUES).clip(lowest, highest) - lowest) / (highest - lowest)
+    scaled_V = (VALUES.clip(lowest, highest) - lowest) / (highest - lowest)
     frequency_CV = count_CV / count_CV.sum(1, keepdims=True)
     mean_C = frequency_CV @ scaled_V
     std_C = np.sqrt((frequency_CV * (scaled_V - mean_C[:, None]) ** 2).sum(1))
@@ -132,26 +133,27 @@ def _read(
 
 
 def _histogram(
-    source: Source, channels: int, most: int
+    source: Source, data: Data, most: int
 ) -> tuple[np.ndarray, dict[str, int], list[str]]:
     """Count how often each channel has each value, in at most `most` images.
 
     Args:
         source: The images.
-        channels: The number of channels C.
+        data: Options of the images, with the number of channels and the range.
         most: The largest number of images.
 
     Returns:
         The counts, int64 (C, V); {name: 8 or 16 bits} for readable images; and a list of unreadable
         images, each with the reason.
     """
-    count_CV = np.zeros((channels, VALUES), np.int64)
+    count_CV = np.zeros((data.channels, len(VALUES)), np.int64)
 
     def add_to_counts(raw: bytes | np.ndarray) -> int:
         """Add the values of an image to `count_CV`, and return how many bits a value has."""
-        array_CHW = decoding.decode_stored_values(raw, channels)
+        array_CHW = decoding.decode_stored_values(raw, data.channels, data.pixel_range[0])
         for channel, value_HW in enumerate(array_CHW):
-            count_CV[channel] += np.bincount(value_HW.ravel(), minlength=VALUES)
+            position_HW = value_HW.astype(np.int64) - LEAST
+            count_CV[channel] += np.bincount(position_HW.ravel(), minlength=len(VALUES))
         return 8 * array_CHW.itemsize
 
     bits, unreadable = _read(source, most, add_to_counts)
@@ -168,7 +170,7 @@ def _quantiles(count_V: np.ndarray, shares: tuple[float, float]) -> tuple[int, i
     # for each value v, the share of values that are at most v. A quantile is the first v whose
     # share is high enough
     cumulative_V = count_V.cumsum() / count_V.sum()
-    low, high = (int(np.searchsorted(cumulative_V, share)) for share in shares)
+    low, high = (int(VALUES[np.searchsorted(cumulative_V, share)]) for share in shares)
     return low, high
 
 
@@ -182,16 +184,16 @@ def _proposed_range(count_V: np.ndarray, images: str) -> str:
         count_V: How often each value occurs.
         images: The number of images, such as "5 training images".
     """
-    seen_values = np.flatnonzero(count_V)  # ascending
+    seen_values = VALUES[count_V > 0]  # ascending
     low, high = _quantiles(count_V, USUAL)
     distance = high - low
     usual_values = seen_values[(seen_values >= low - distance) & (seen_values <= high + distance)]
     # a range has two different ends, even if all values are the same. If all are the highest value
-    # VALUES - 1, the range begins one below
-    first = min(int(usual_values[0]), VALUES - 2)
+    # MOST_VALUE, the range begins one below
+    first = min(int(usual_values[0]), MOST_VALUE - 1)
     last = max(int(usual_values[-1]), first + 1)
     total = count_V.sum()
-    clipped = total - count_V[first : last + 1].sum()
+    clipped = total - count_V[first - LEAST : last + 1 - LEAST].sum()
     return (
         f"data.range=null: images of 16 bits need a range. The values of {images} lie from"
         f" {seen_values[0]:,} to {seen_values[-1]:,} (1% quantile {low:,}, 99% quantile {high:,})."
@@ -235,7 +237,8 @@ def _warn_of_losses(split: str, source: Source, data: Data, why_no_range: str) -
         bits = stored[deep[0]].bits
         yield (
             f"more than 8 bits in {len(deep):,} of {images} ({bits} in {deep[0]}). Only the upper 8"
-            f" bits are used. {why_no_range or KEEP_BITS}"
+            " bits are used (of DICOM files: the window, in 8 bits)."
+            f" {why_no_range or KEEP_BITS}"
         )
     multi_page = [name for name, file in stored.items() if file.pages > 1]
     if multi_page:
@@ -284,7 +287,7 @@ def _warn_of_clipping(split: str, source: Source, data: Data, why_no_range: str)
         UserError: data.range clips more than 90% of the values. Or images have 16 bits, and neither
             data.range nor `why_no_range` is set.
     """
-    count_CV, bits_of, _ = _histogram(source, data.channels, CHECKED_IMAGES)
+    count_CV, bits_of, _ = _histogram(source, data, CHECKED_IMAGES)
     if not bits_of:
         return
     count_V = count_CV.sum(0)
@@ -294,8 +297,8 @@ def _warn_of_clipping(split: str, source: Source, data: Data, why_no_range: str)
     lowest, highest = data.pixel_range
     first, last = _quantiles(count_V, MOST)
     total = count_V.sum()
-    below = count_V[:lowest].sum()
-    above = count_V[highest + 1 :].sum()
+    below = count_V[: lowest - LEAST].sum()
+    above = count_V[highest + 1 - LEAST :].sum()
     clipped = (below + above) / total
     central_share = MOST[1] - MOST[0]
     warning = (

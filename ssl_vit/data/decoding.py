@@ -1,8 +1,9 @@
 """Decode images to integers: RGB of 8 bits, or all channels as stored.
 
-torchvision decodes where it is fast and safe, tifffile decodes TIFF files with more channels, and
-Pillow decodes everything else. Pillow also reads the size and the orientation of every image. A
-transparent image becomes the RGB image that a viewer shows on a white page.
+torchvision decodes where it is fast and safe, tifffile decodes TIFF files with more channels,
+pydicom decodes DICOM files, and Pillow decodes everything else, HEIC files with pillow_heif. Pillow
+also reads the size and the orientation of every image. A transparent image becomes the RGB image
+that a viewer shows on a white page.
 
 Legend: C channels, H W height and width.
 """
@@ -13,6 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +25,8 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 
 from ..extras import describe_missing
-from .layout import FORMATS
+from .dicom import physical_values, read_dicom, shown_pixels
+from .layout import EXTRA_FORMATS, FORMATS
 from .source import Missing
 
 Read = TypeVar("Read")
@@ -33,11 +36,17 @@ PNG = b"\x89PNG\r\n\x1a\n"
 NPY = np.lib.format.MAGIC_PREFIX
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # both byte orders; the last two are BigTIFF
 PORTABLE = (b"P2", b"P3", b"P5", b"P6")  # portable grey values and colors, as texts and as bytes
+# Brands in the first box of HEIC files (ISO/IEC 23008-12) and of AVIF files. mif1 and msf1 may be
+# both
+HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+AVIF_BRANDS = {b"avif", b"avis"}
+HEVC_SETTINGS = b"hvcC"  # box of a HEIC (ISO/IEC 14496-15), with the bits at byte 17
 # Box of an AVIF (AV1-ISOBMFF 2.3), and flags in the third byte: more than 8 bits, and 12 bits
 AV1_SETTINGS, AV1_HIGH_DEPTH, AV1_12_BITS = b"av1C", 1 << 6, 1 << 5
 WEBP_ALPHA = 1 << 4  # bit of the fourth byte after the signature of a lossless WebP
 MOST_PIXELS = 64_000_000  # of a decoded image, which takes 192 MB as RGB
 MOST_VALUE = 2**16 - 1  # the highest value of a pixel
+LEAST_VALUE = -(2**15)  # the lowest value of a pixel, such as a Hounsfield unit of a DICOM file
 # Tags of TIFF 6.0 and EXIF, and values of the tag PHOTOMETRIC
 NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
@@ -83,16 +92,21 @@ def decode(raw: bytes | np.ndarray) -> Tensor:
     return call_decoder(_rgb, raw)
 
 
-def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
-    """Decode an image to its stored values, uint8 or uint16 (C, H, W).
+def decode_stored_values(raw: bytes | np.ndarray, channels: int, lowest: int = 0) -> np.ndarray:
+    """Decode an image to its stored values, uint8, uint16 or int16 (C, H, W).
+
+    The values of a DICOM file are those after the modality LUT, such as Hounsfield units.
 
     Args:
         raw: Encoded bytes, or an array (H, W, C), (C, H, W) or, for one channel, (H, W).
         channels: The number of channels C.
+        lowest: The lowest value of data.range. Values below 0 are allowed if `lowest` is below 0,
+            and in DICOM files.
 
     Raises:
         ValueError: The image cannot be decoded, has another number of channels, has values other
-            than whole numbers from 0 to 65535, or could be both (H, W, C) and (C, H, W).
+            than whole numbers from 0 (or -32768) to 65535, or could be both (H, W, C) and
+            (C, H, W).
     """
     if isinstance(raw, np.ndarray):
         values = StoredValues(raw)
@@ -103,8 +117,9 @@ def decode_stored_values(raw: bytes | np.ndarray, channels: int) -> np.ndarray:
         raise ValueError(f"the pixels have type {array.dtype}. Use whole numbers of 8 or 16 bits")
     if array.dtype == np.uint8:
         return array
-    _check_16_bits(array)
-    return array.astype(np.uint16, copy=False)
+    may_be_below_0 = lowest < 0 or (isinstance(raw, bytes) and is_dicom(raw))
+    _check_16_bits(array, LEAST_VALUE if may_be_below_0 else 0)
+    return array.astype(np.int16 if may_be_below_0 and array.min() < 0 else np.uint16, copy=False)
 
 
 def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:
@@ -136,6 +151,8 @@ def stored_bits(raw: bytes) -> int:
     """Return the number of bits per stored value of an encoded image, at least 8."""
     if raw.startswith(PNG):
         return max(8, raw[24])  # the bit depth is byte 24 of every PNG
+    if is_dicom(raw):
+        return max(8, _call_with_dicom(attrgetter("BitsStored"), raw))
     if raw.startswith(TIFF):
         with open_image(raw) as image:
             bits = _tag(image, BITS_PER_SAMPLE)
@@ -150,6 +167,10 @@ def stored_bits(raw: bytes) -> int:
             return 8
         highest = packing[1]  # packing[0] is the name of Pillow's mode
         return max(8, int(highest).bit_length())
+    if _is_heic(raw):
+        settings_start = raw.find(HEVC_SETTINGS)
+        # 17 bytes after the name of the box: the lower three bits are the number of bits minus 8
+        return 8 + (raw[settings_start + 21] & 7) if settings_start > 0 else 8
     if raw[4:8] == b"ftyp":  # AVIF
         settings_start = raw.find(AV1_SETTINGS)
         if settings_start > 0:
@@ -166,7 +187,7 @@ def count_images(raw: bytes) -> int:
 
     Pages that are marked as thumbnail or mask of another page are not counted.
     """
-    if not raw.startswith(TIFF):
+    if not raw.startswith(TIFF) or is_dicom(raw):
         return 1
     num_images = 0
     page = 0
@@ -187,15 +208,19 @@ def open_image(raw: bytes) -> Image.Image:
     """Read the header of an encoded image with Pillow, without decoding pixels.
 
     Raises:
-        ValueError: The format is not in FORMATS.
+        ValueError: The format is not in FORMATS and not HEIC, or pillow_heif is not installed.
         TooLarge: The image has more than MOST_PIXELS.
     """
     try:
         # ignore Pillow's warnings about many pixels and damaged EXIF
         with warnings.catch_warnings(action="ignore"):
-            image = Image.open(io.BytesIO(raw), formats=[*FORMATS])
+            if _is_heic(raw):
+                image = _open_heic(raw)
+            else:
+                image = Image.open(io.BytesIO(raw), formats=[*FORMATS])
     except UnidentifiedImageError:
-        problem = f"the file is damaged, or has another format than {', '.join(FORMATS)}"
+        formats = ", ".join([*FORMATS, *EXTRA_FORMATS])
+        problem = f"the file is damaged, or has another format than {formats}"
         if raw.startswith(TIFF):
             problem += (
                 ". To read a TIFF whose pixels are not RGB with 8 bits, set data.channels= or"
@@ -225,13 +250,45 @@ def is_transparent(raw: bytes) -> bool:
     Raises:
         ValueError: The image cannot be read.
     """
-    if raw.startswith((JPEG, NPY)):
+    if raw.startswith((JPEG, NPY)) or is_dicom(raw):
         return False
     image = open_image(raw)
     if not image.has_transparency_data:
         return False
     _, alpha_HW = _color_and_alpha(image)
     return alpha_HW is not None
+
+
+def is_dicom(raw: bytes) -> bool:
+    """Return whether bytes are a DICOM file. Its first 128 bytes may begin like a TIFF."""
+    return raw[128:132] == b"DICM"
+
+
+def _is_heic(raw: bytes) -> bool:
+    """Return whether bytes are a HEIC file, by the brands in the first box."""
+    size = int.from_bytes(raw[:4])
+    brands = {raw[start : start + 4] for start in range(8, min(size, 256), 4)}
+    return raw[4:8] == b"ftyp" and bool(brands & HEIC_BRANDS) and not brands & AVIF_BRANDS
+
+
+def _open_heic(raw: bytes) -> Image.Image:
+    """Read the header of a HEIC file. pillow_heif turns the pixels upright when they are loaded.
+
+    Calling the class, instead of registering it in Pillow, leaves `Image.open` unchanged elsewhere.
+    """
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        raise ValueError(describe_missing("pillow_heif")) from None
+    return HeifImageFile(io.BytesIO(raw))
+
+
+def _call_with_dicom(read: Callable[[Any], Read], raw: bytes) -> Read:
+    """Return `read(dataset)` for the data set of a DICOM file with at most MOST_PIXELS."""
+    with warnings.catch_warnings(action="ignore"):  # pydicom warns of values outside the standard
+        dataset = read_dicom(raw)
+        _check_pixels(dataset.Columns, dataset.Rows)
+        return read(dataset)
 
 
 def upright(image: Image.Image) -> np.ndarray:
@@ -375,6 +432,8 @@ def _rgb(raw: bytes) -> Tensor:
     # `decode` below gets an array and only checks the array: it does not call this function again
     if raw.startswith(NPY):
         return decode(_rgb_array(raw))
+    if is_dicom(raw):
+        return decode(_call_with_dicom(shown_pixels, raw))
     # torchvision decodes JPEG and simple WebP up to 6 times as fast as Pillow. For other formats,
     # torchvision is not safe: a damaged PNG can end the process, and 16 bits and alpha are ignored
     if not raw.startswith(JPEG) and not _is_simple_webp(raw):
@@ -441,6 +500,8 @@ def _read_stored_values(raw: bytes) -> StoredValues:
     """
     if raw.startswith(NPY):
         return StoredValues(_saved_array(raw))
+    if is_dicom(raw):
+        return StoredValues(_call_with_dicom(physical_values, raw), channels_last=True)
     if raw.startswith(TIFF):
         return _values_of_tiff(raw)
     return _values_of_pillow(raw)
@@ -647,9 +708,9 @@ def _check_shape(shape: Sequence[int]) -> None:
         )
 
 
-def _check_16_bits(array: np.ndarray) -> None:
-    """Raise ValueError if whole numbers are below 0 or above MOST_VALUE."""
-    if array.size and not 0 <= array.min() <= array.max() <= MOST_VALUE:
+def _check_16_bits(array: np.ndarray, least: int = 0) -> None:
+    """Raise ValueError if whole numbers are below `least` or above MOST_VALUE."""
+    if array.size and not least <= array.min() <= array.max() <= MOST_VALUE:
         raise ValueError(
             f"the pixels have values from {array.min()} to {array.max()}. Use whole numbers of 8 or"
             " 16 bits"

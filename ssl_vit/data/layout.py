@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
+from ..extras import describe_missing, is_installed
 from ..formatting import format_count, format_image_count, list_names
 from .labels import compose_unicode
 
@@ -57,7 +58,13 @@ FORMATS = {
     "AVIF": ("avif",),
     "PPM": ("ppm", "pgm", "pbm", "pnm"),
 }
-IMAGES = tuple(ending for endings in FORMATS.values() for ending in endings)
+# {format that needs an extra: (module that decodes the format, endings of image files)}
+EXTRA_FORMATS = {
+    "HEIC": ("pillow_heif", ("heic", "heif", "hif")),
+    "DICOM": ("pydicom", ("dcm", "dicom")),
+}
+ENDINGS = (*FORMATS.values(), *(endings for _, endings in EXTRA_FORMATS.values()))
+IMAGES = tuple(ending for endings in ENDINGS for ending in endings)
 # Arrays count as images only in a folder without other images: they may be anything
 KINDS = {"npy": "arrays"} | dict.fromkeys(IMAGES, "images")
 
@@ -212,6 +219,9 @@ def inspect(place: Path) -> Contents:
         raise UserError(
             f"data.path={place}: this folder has no images, {_shards_text()}. Use another folder."
         )
+    without_extras = describe_missing_extras(tree.skipped)
+    if not kinds and without_extras:
+        raise UserError(f"data.path={place}: {' '.join(without_extras)}")
     if not kinds:
         remedy = "Unpack the .zip files." if ".zip files" in tree.skipped else "Use another folder."
         raise UserError(
@@ -225,6 +235,8 @@ def inspect(place: Path) -> Contents:
         shards, guesses = _shard_files(place, tree, kind)
         if tree.count("metadata"):
             skipped.append(format_count(tree.count("metadata"), "metadata files"))
+    else:
+        guesses += without_extras
     unused = [format_count(tree.count(kind), CONTAINERS[kind].plural) for kind in kinds[1:]]
     if unused:
         used = CONTAINERS[kind].plural
@@ -320,6 +332,7 @@ def walk(root: Path) -> Tree:
     """
     folders: list[Folder] = []
     skipped: Counter[str] = Counter()
+    unreadable = unreadable_endings()
     # folders still to read, each with the (device, inode) pairs of all its parent folders
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     while waiting:
@@ -337,7 +350,7 @@ def walk(root: Path) -> Tree:
             ) from None
         files: dict[str, list[str]] = {}
         for entry in sorted_entries:
-            kind = kind_of(entry.name)
+            kind = kind_of(entry.name, unreadable)
             if is_hidden(entry.name):
                 skipped["hidden folders" if _is_folder(entry) else "hidden files"] += 1
             elif _is_folder(entry):
@@ -362,15 +375,21 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def kind_of(name: str) -> str | None:
+def kind_of(name: str, unreadable: Collection[str] = ()) -> str | None:
     """Return the kind of a file by its name, or None for a file without data.
 
     For example, "cat.JPG" has the kind "images", "metadata.csv" has the kind "metadata", and
     "train.tar" has the kind "tar".
+
+    Args:
+        name: The name of the file.
+        unreadable: The result of `unreadable_endings`. The kind of such files is None.
     """
     if name.lower() in METADATA:
         return "metadata"
     ending = _ending(name)
+    if ending in unreadable:
+        return None
     return ending if ending in SHARDS else KINDS.get(ending)
 
 
@@ -378,6 +397,31 @@ def other_kind(name: str) -> str:
     """Describe an unused file by its ending, such as ".txt files", to count such files."""
     ending = _ending(name)
     return f".{ending} files" if ending else "files without an ending"
+
+
+def unreadable_endings() -> list[str]:
+    """Return the endings of images that need an extra which is not installed."""
+    return [
+        ending
+        for module, endings in EXTRA_FORMATS.values()
+        if not is_installed(module)
+        for ending in endings
+    ]
+
+
+def describe_missing_extras(skipped: Counter[str]) -> list[str]:
+    """Return a sentence for each missing extra that would read some of the skipped files.
+
+    Args:
+        skipped: The number of skipped files by `other_kind`.
+    """
+    sentences = []
+    for name, (module, endings) in EXTRA_FORMATS.items():
+        count = sum(skipped[other_kind(f".{ending}")] for ending in endings)
+        if count and not is_installed(module):
+            files = format_count(count, f"{name} files")
+            sentences.append(f"cannot use {files}, because {describe_missing(module)}")
+    return sentences
 
 
 def _ending(name: str) -> str:

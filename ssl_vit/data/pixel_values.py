@@ -56,7 +56,7 @@ def _decode_clipped(raw: bytes | np.ndarray, data: Data) -> Tensor:
         ValueError: The image cannot be read, has 16 bits although data.range is not set, or has 8
             bits although data.range is for 16 bits.
     """
-    array = decode_stored_values(raw, data.channels)
+    array = decode_stored_values(raw, data.channels, data.pixel_range[0])
     if array.dtype == np.uint8 and data.pixel_range == BYTES:
         # torch needs a writeable array
         return torch.from_numpy(array if array.flags.writeable else array.copy())
@@ -74,11 +74,12 @@ def _decode_clipped(raw: bytes | np.ndarray, data: Data) -> Tensor:
 
 
 def pixel_type(data: Data) -> torch.dtype:
-    """Return the integer type of images: uint8, or int32 for 16 bits.
+    """Return the integer type of images: uint8, or int32 for 16 bits or values below 0.
 
     int32 is used because torch supports few operations in uint16.
     """
-    return torch.uint8 if data.pixel_range[1] <= BYTES[1] else torch.int32
+    lowest, highest = data.pixel_range
+    return torch.uint8 if lowest >= BYTES[0] and highest <= BYTES[1] else torch.int32
 
 
 def check_integers(pixels: object, data: Data) -> None:

@@ -50,12 +50,14 @@ class Members:
         labels: {key: {"cls" or "json": label}}, such as {"train/0001": {"cls": 3}}.
         skipped: Number of files that are not used, by kind.
         duplicates: Names of unused images, because another image has the same key.
+        unreadable: Endings of images that need an extra which is not installed.
     """
 
     images: dict[str, dict[str, Member]] = field(default_factory=dict)
     labels: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     duplicates: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=layout.unreadable_endings)
 
     def label(self, key: str) -> Any:
         """Return the label of an image, or None.
@@ -164,10 +166,10 @@ def open_tars(contents: Contents, data: Data, guesses: list[str]) -> dict[str, S
     ]
     for file, members in members_of.items():
         if not kinds or not members.images.get(kinds[0]):
-            raise UserError(
-                f"data.path={file}: this tar has no images such as 0001.jpg or 0001.png. Remove the"
-                " tar."
+            problem = " ".join(layout.describe_missing_extras(members.skipped)) or (
+                "this tar has no images such as 0001.jpg or 0001.png. Remove the tar."
             )
+            raise UserError(f"data.path={file}: {problem}")
     _report_skipped(members_of.values(), kinds, contents, guesses)
     kind = kinds[0]
     stored = {}
@@ -200,13 +202,14 @@ def _report_skipped(
 ) -> None:
     """Add descriptions of unused files to `contents.skipped`, such as "3 .txt files of the tars".
 
-    `guesses` gets a warning about images that are left out because of equal keys.
+    `guesses` gets a warning about images that are left out because of equal keys, or because an
+    extra is not installed.
 
     Args:
         tars: The members of each tar.
         kinds: The kinds of images in the tars. Only files of the first kind are used.
         contents: The tars of each split.
-        guesses: A list to which a warning is added.
+        guesses: A list to which warnings are added.
     """
     skipped: Counter[str] = Counter()
     duplicates: list[str] = []
@@ -218,6 +221,7 @@ def _report_skipped(
     contents.skipped.extend(
         f"{format_count(count, plural)} of the tars" for plural, count in sorted(skipped.items())
     )
+    guesses += layout.describe_missing_extras(skipped)
     if duplicates:
         guesses.append(
             "tars hold several images with the same name up to the first dot. Left out:"
@@ -315,7 +319,7 @@ def _add_member(
     key, _, ending = posixpath.normpath(member.name).rpartition(".")
     ending = ending.lower()
     file = member.name.rpartition("/")[2]
-    kind = layout.kind_of(file)
+    kind = layout.kind_of(file, members.unreadable)
     parts = [part for part in member.name.split("/") if part not in (".", "..")]
     if any(layout.is_hidden(part) for part in parts):
         members.skipped["hidden files"] += 1

@@ -36,9 +36,9 @@ TRAIN_SPLIT_KEYS = (*PLACE, "data.train", "data.labels", "data.image_column", "d
 SPLIT_KEYS = (*TRAIN_SPLIT_KEYS, "data.validation", "data.test", "data.group")
 
 PixelRange = Annotated[
-    list[Annotated[int, Field(ge=0, lt=2**16)]],
+    list[Annotated[int, Field(ge=-(2**15), lt=2**16)]],
     Field(min_length=2, max_length=2),
-    Allowed(lambda v: v[0] < v[1], "[LOWEST,HIGHEST] from 0 to 65535"),
+    Allowed(lambda v: v[0] < v[1], "[LOWEST,HIGHEST] from -32768 to 65535"),
 ]
 Channels = Annotated[int, Field(gt=0, le=100)]
 # Bounds of mean and std, for pixels as shares of data.range. Values beyond these bounds are
@@ -104,8 +104,8 @@ class Data(Keys):
         eval_crop: Side of the centre crop divided by the resized shorter side, like timm's
             crop_pct.
         channels: Number of channels of an image. With 3, images are converted to 8-bit RGB, unless
-            data.range is given. With any other number, images are read as they are (TIFF, .npy or
-            arrays in parquet, 8 or 16 bits).
+            data.range is given. With any other number, images are read as they are (TIFF, DICOM,
+            .npy or arrays in parquet, 8 or 16 bits).
         range: Lowest and highest pixel value, mapped to 0 and 1; values outside are clipped. null:
             0 to 255, for 8-bit images. 16-bit images need a range, and a run without one suggests
             values.

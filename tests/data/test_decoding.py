@@ -164,7 +164,7 @@ FILES: dict[str, tuple[Callable[[], bytes], object]] = {
     "floats.tif": (lambda: encode(Image.fromarray(np.eye(9, dtype=np.float32)), "TIFF"), NO),
     "huge.png": (lambda: png_by_hand(20_000, 20_000, 8, 2, bytes(999)), NO),
 }
-OTHERS = ("o.heic", "p.jp2", "q.jxl", "r.dcm", "s.ico", "t.tga")  # of formats that are not decoded
+OTHERS = ("o.cr2", "p.jp2", "q.jxl", "r.exr", "s.ico", "t.tga")  # of formats that are not decoded
 HIDDEN = ("Thumbs.db", "desktop.ini", ".hidden.jpg", "._x.jpg")
 
 
