@@ -12,9 +12,8 @@ import pytest
 import ssl_vit
 from helpers.hub_runs import refused
 from helpers.launching import python
-from helpers.options import ROOT, TINY, TUNE, altered
+from helpers.options import ROOT, TINY, altered
 from ssl_vit.__main__ import TOOLS
-from ssl_vit.recipe.given import from_words
 
 SHORT = altered(TINY, "optim.steps=4", "optim.warmup=1")
 
@@ -114,15 +113,17 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         if last is not None:
             values.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
         if "parameters" in cell["metadata"].get("tags", []):
-            names["PRETRAINING"] = from_words(TINY).values
-            tuning = [*TUNE, "data.test=0.01", "eval.images=24", "data.share=0.01", "data.size=16"]
-            names["TUNING"] = from_words(tuning).values
-    assert names["result"].steps == 12 and names["tuned"].steps == 2
-    assert any(value is True for value in values)  # the same features
-    for name in ("example", "tuned", "scratch"):
-        assert (tmp_path / "runs" / name / "result.json").exists()
+            short = {"steps": 2, "warmup": 1, "batch": 16}
+            names["PRETRAIN"] |= {"optim": short, "eval.knn": False, "compute.threads": 1}
+            names["FINETUNE"] |= {"optim": short, "compute.threads": 1}
+            names |= {"DRAWINGS": 200, "SEEDS": [1], "RATES": [0.03]}
+    assert names["result"].recipe == ssl_vit.load_run("runs/mae").result().recipe
+    assert ssl_vit.load_run("runs/mae").recipe.data.augment == "lighter"
+    assert "3 independent seeds" in str(names["report"])  # the study has run, and compares
+    assert len(names["similar"].nearest) == 5 and names["query"].name != names["files"][1].name
+    assert {"loss", "accuracy", "chance"} <= names["own"].metrics.keys()
     shown = [value._repr_html_() for value in values if hasattr(value, "_repr_html_")]
-    assert len(shown) == 5 and sum("<iframe" in text for text in shown) == 1
+    assert len(shown) == 2 and all("<iframe" in text for text in shown)
 
 
 def test_the_page_about_python_is_made_from_the_code() -> None:
