@@ -44,6 +44,7 @@ class Augmentation(NamedTuple):
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {}  # {value of data.augment: augmentation}
+PLUGINS: set[str] = set()  # the values that plugins have registered
 
 
 def register(call: Callable[..., Any], name: str | None = None) -> str:
@@ -82,7 +83,7 @@ def augmentation(name: str) -> Callable[[C], C]:
     """
 
     def decorate(call: C) -> C:
-        register(call, name)
+        PLUGINS.add(register(call, name))
         return call
 
     return decorate

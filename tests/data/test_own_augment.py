@@ -195,6 +195,18 @@ def test_fine_tuning_does_not_take_over_the_augmentation(tmp_path: Path) -> None
     assert ssl_vit.evaluate(few, data={"share": 0.01, "test": 0.01}, out=tmp_path, name="look")
 
 
+def test_a_study_takes_the_augmentation_of_a_plugin_alone(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from ssl_vit.extend import augmentation\naugmentation('turned')(lambda x: x.rot90(2, (1, 2)))"
+    )
+    name = augmentations.register(noisy)
+    study = {"recipe": "mpp", "sweep": {"optim.lr": [0.1, 0.2]}, "check": True, "out": tmp_path}
+    with pytest.raises(ssl_vit.UserError, match=r"data\.augment=noisy-.*plugin"):
+        ssl_vit.study(study, data={"augment": name})
+    plugin = {"plugin": str(tmp_path / "own.py"), "data": {"augment": "turned"}}
+    assert len(ssl_vit.study(study, **plugin).runs) == 2
+
+
 def test_a_run_is_the_same_with_workers_and_resumes_with_the_same_augmentation_alone(
     tmp_path: Path,
 ) -> None:

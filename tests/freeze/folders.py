@@ -140,7 +140,7 @@ def odd_names(root: Path) -> None:
 def left_out(root: Path) -> None:
     """Files that are no images, and hidden ones."""
     write(root, image_files(ant=2, bee=2))
-    others = ["a.txt", "ant/b.TXT", "c.heic", "README", ".DS_Store", "bee/._0.png", ".cache/0.png"]
+    others = ["a.txt", "ant/b.TXT", "c.jxl", "README", ".DS_Store", "bee/._0.png", ".cache/0.png"]
     write(root, dict.fromkeys([*others, "__MACOSX/ant/0.png"], "x"))
 
 

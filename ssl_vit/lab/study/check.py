@@ -21,6 +21,7 @@ from ...measurements import (
     use_plugin_rows,
 )
 from ...metrics import has_direction, is_frozen_metric
+from ...recipe import augmentations
 from ...recipe.check import check_place
 from ...recipe.declaration import predicts_labels
 from ...recipe.init_source import SCRATCH
@@ -95,6 +96,12 @@ def recipes(study: Study, tasks: Tasks, check_images: bool = True) -> Recipes:
         if key not in resolved:
             resolved[key] = resolve_options(options, place, check_images)
         recipe = by_task[task.name] = resolved[key]
+        own = recipe.data.augment if recipe.trains else None
+        if own is not None and own not in augmentations.PLUGINS:
+            raise UserError(
+                f"{place}: data.augment={own}: the runs of a study are other processes, which do"
+                " not have this augmentation. Register it in a plugin (plugin=FILE.py)."
+            )
         # Options with names in braces, such as init={mae-0}, are compared separately, because the
         # recipe does not contain these names.
         in_recipe = plain_options(task.options) | OWN_KEYS
