@@ -125,9 +125,9 @@ ssl_vit.finetune(recipe="finetune", init=result.folder)  # the images of the run
 - A torch `Dataset` with a length. An item is an image, or an image and a label. Each image is
   stored as a PNG without loss, or as an array if it has more channels than RGB or 16 bits. The
   names of the classes are those of `dataset.classes`, if there are any.
-- A `datasets.Dataset`. The encoded images are stored as they are.
-- A list of paths or of (path, label), or a torchvision `ImageFolder` without transforms. A link to
-  each file is stored.
+- A `datasets.Dataset`. The encoded images and all other columns are stored as they are.
+- A list of paths or of (path, label), or a torchvision `ImageFolder` without transforms. The files
+  are linked (hard links), or copied if they are on another disk.
 
 An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), with uint8 or uint16 pixels, or
 with floating-point pixels from 0 to 1 (`ToTensor`). A label is an integer, a text, a list of
@@ -163,6 +163,9 @@ result = ssl_vit.pretrain(recipe="mae", images=photos, augment=noisy)
 A transform of albumentations gets an array (H, W, C). Any other function gets a uint8 tensor (C, H,
 W). Both return an image of the same type and with the same channels, of any size. To turn off the
 crop and flip that follow, set `data={"crop_area": 1, "flip": False}`.
+
+Fine-tuning and evaluations do not take over the augmentation of the pre-training. To fine-tune with
+an augmentation, pass `augment=` to `finetune`.
 
 Before each call, ssl_vit seeds the generators of `random`, `numpy.random`, `torch` and
 albumentations from the image and the epoch. Therefore the images do not depend on the number of
