@@ -228,6 +228,30 @@ def load_encoder(
     return network.eval()
 
 
+def save_encoder(encoder: "Backbone", folder: str | os.PathLike[str]) -> Path:
+    """Write an encoder of `load_encoder` as a folder that `load_encoder` and timm open.
+
+    The folder has the same format as the folder `export/` of a run, so it can be the value of
+    `init=` and of `ssl_vit.export`. An encoder that was saved there before is replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: The folder cannot be written, or is the folder of a run.
+    """
+    from ..models import weights
+
+    path = Path(folder)
+    if (path / "recipe.yaml").exists():
+        raise UserError(f"{path}: this is the folder of a run. Use another folder.")
+    try:
+        weights.export(path, encoder, {}, encoder.model, encoder.data, encoder.pool)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    return path
+
+
 def place_images(options: Options, keywords: dict[str, Any], images: Any) -> dict[str, Any]:
     """Store the images that a user passed as an object, and return {"data.path": folder}.
 
