@@ -1,7 +1,6 @@
 """Export an encoder, and quantise an ONNX export to int8 if its accuracy stays about the same."""
 
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from ..data import contents, loaders, run_splits
 from ..data.batch_layout import BatchLayout
-from ..data.batching import Batch
 from ..data.pixel_values import normalisation
 from ..data.source import Source, labelled_images, without_lists
 from ..errors import UserError
@@ -42,13 +40,13 @@ class Outputs(NamedTuple):
         float_ND: Outputs of the float model.
         int8_ND: Outputs of the int8 model.
         label_N: Labels, int64, -1 for none.
-        content_N: Hash of each image's content.
+        content_N: Hash of each image's content, int64.
     """
 
     float_ND: Tensor
     int8_ND: Tensor
     label_N: Tensor
-    content_N: np.ndarray
+    content_N: Tensor
 
 
 def main(arguments: list[str]) -> None:
@@ -153,7 +151,7 @@ def _compare(named: encoders.NamedEncoder, float_path: Path, int8_path: Path) ->
             for train_ND, test_ND in zip(learned[:2], tested[:2], strict=True)
         ]
     right, right_int8 = ((predicted_N == tested.label_N)[None] for predicted_N in predictions)
-    copies = contents.count_copies(tested.content_N, tested.label_N.numpy())
+    copies = contents.count_copies(tested.content_N.numpy(), tested.label_N.numpy())
     change = accuracy_difference(right_int8, right, copies)
     before, after = (float(right_N.double().mean()) for right_N in (right, right_int8))
     points = [f"{100 * share:+.1f}" for share in (change.mean, change.low, change.high)]
@@ -166,26 +164,17 @@ def _compare(named: encoders.NamedEncoder, float_path: Path, int8_path: Path) ->
 def _outputs(paths: tuple[Path, Path], source: Source, most: int, data: Data) -> Outputs:
     """Compute the outputs of both models for at most `most` images, prepared for evaluation."""
     onnxruntime: Any = require("onnxruntime", "quantize=int8")
-    providers = ["CPUExecutionProvider"]
-    sessions = [onnxruntime.InferenceSession(str(path), providers=providers) for path in paths]
+    float_model, int8_model = (
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        for path in paths
+    )
     offset_C11, divisor_C11 = normalisation(data.mean, data.std, data.pixel_range)
-    outputs: list[list[np.ndarray]] = [[], []]
-    batches = []
-    for batch in _read(source, most, data):
-        clipped = batch.image.float().clamp(*data.pixel_range)
-        pixels = ((clipped - offset_C11) / divisor_C11).numpy()
-        for session, parts in zip(sessions, outputs, strict=True):
-            parts += session.run(None, {"pixels": pixels})
-        batches.append(batch)
-    float_ND, int8_ND = (torch.from_numpy(np.concatenate(parts)) for parts in outputs)
-    label_N = torch.cat([batch.label for batch in batches])
-    content_N = np.concatenate([batch.content for batch in batches])
-    return Outputs(float_ND, int8_ND, label_N, content_N)
-
-
-def _read(source: Source, most: int, data: Data) -> Iterator[Batch]:
-    layout = BatchLayout(global_batch=BATCH, device_batch=BATCH, rank=0, processes=1)
+    layout = BatchLayout(BATCH, BATCH, rank=0, processes=1)
     rows = loaders.held_out_rows(source, most)
-    for batch in loaders.evaluation_loader(source, data, layout, 0, np.sort(rows)):
-        if len(batch.key):
-            yield batch
+    parts = []
+    for batch in loaders.evaluation_loader(source, data, layout, 0, rows):
+        clipped = batch.image.float().clamp(*data.pixel_range)
+        given = {"pixels": ((clipped - offset_C11) / divisor_C11).numpy()}
+        outputs = (model.run(None, given)[0] for model in (float_model, int8_model))
+        parts.append((*outputs, batch.label.numpy(), batch.content))
+    return Outputs(*(torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)))

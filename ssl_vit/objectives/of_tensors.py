@@ -25,7 +25,7 @@ from .base import Objective, Output, StepHooks
 from .building import Settings, build_objective
 
 VIEW_KEYS = ("data.crop_area", "data.flip")  # used for views only
-NAMES = ("recipe", "plugin", "seed", "target")
+NAMES = ("plugin", "seed", "target")
 
 
 class ObjectiveOfTensors(nn.Module):
@@ -207,23 +207,22 @@ def _resolve(name: str, encoder: Backbone, user: Given) -> Recipe:
         UserError: An option is unknown, wrong, or of no use here.
     """
     declared = declaration.objective(name)
+    chosen = {key: value for key, value in user.values.items() if key != "recipe"}
     file = user.values.get("recipe", name if name in recipe_files.recipe_names() else None)
     values = recipe_files.file_values(recipe_files.find_recipe(file)) if file else {}
-    values |= {key: value for key, value in user.values.items() if key != "recipe"}
-    groups = {*NAMES, *declared.groups_with(str(values.get("target", schema.DEFAULT_TARGET)))}
-    used = (*VIEW_KEYS, *NAMES) if "views" in groups else NAMES
-    for key in user.values:
-        if key not in used and key.split(".")[0] in Recipe.model_fields:
+    values |= chosen
+    used = {*NAMES, *declared.groups_with(str(values.get("target", schema.DEFAULT_TARGET)))}
+    used |= {*VIEW_KEYS} if "views" in used else set()
+    for key in chosen:
+        if not used & {key, key.split(".")[0]} and key.split(".")[0] in Recipe.model_fields:
             raise UserError(f"{key}={user.text(key)}: only a run uses this key. Leave out {key}.")
-    values = {
-        key: value for key, value in values.items() if key in used or key.split(".")[0] in groups
-    }
+    values = {key: values[key] for key in values if used & {key, key.split(".")[0]}}
     values |= {f"model.{key}": value for key, value in encoder.model}
     values |= {f"data.{key}": getattr(encoder.data, key) for key in ("size", *PIXEL_KEYS)}
     values["objective"] = name
-    texts = {key: user.text(key) for key in user.values}
+    texts = {key: user.text(key) for key in chosen}
     recipe = schema.build(values, typed=texts)
-    if networks := load.describe_networks(recipe, user.values):
+    if networks := load.describe_networks(recipe, chosen):
         recipe = schema.build(values | networks, typed=texts)
     check.check_used(recipe, user)
     check.check(recipe)
