@@ -150,6 +150,7 @@ import lightning
 import ssl_vit
 import torch
 
+
 class Pretraining(lightning.LightningModule):
     def __init__(self, steps):
         super().__init__()
@@ -163,6 +164,7 @@ class Pretraining(lightning.LightningModule):
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
         self.objective.follow(optimizer)
         return optimizer
+
 
 loader = torch.utils.data.DataLoader(images, batch_size=128, shuffle=True)
 pretraining = Pretraining(steps=10 * len(loader))

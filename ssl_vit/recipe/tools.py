@@ -282,7 +282,7 @@ class ExportOptions(ToolOptions):
     )
     format: Literal["transformers", "onnx"] = key(..., metavar="NAME")
     out: Path = key(..., metavar="PATH")
-    quantize: Literal["int8"] | None = key(None)
+    quantize: Literal["int8"] | None = key(None, metavar="NAME")
     max_drop: float = key(MAX_DROP, ge=0, le=100, metavar="POINTS")
 
 
