@@ -180,11 +180,13 @@ def build(
         kind = type(encoder).__name__
         raise UserError(f"encoder: expected an encoder of ssl_vit.load_encoder, not {kind}.")
     recipe = _resolve(name, encoder, given.from_python({}, options))
+    if not recipe.trains:
+        raise UserError(f"objective={name}: this objective trains nothing. Use another objective.")
     scheduled = check.parts_with_schedules(recipe)
     if scheduled and not (isinstance(steps, int) and steps > 0):
         raise UserError(
-            f"steps={steps}: {scheduled[0]} follows a schedule. Give the number of optimiser steps"
-            " of the whole training, such as steps=10000."
+            f"steps={steps}: with {scheduled[0]}, a step depends on the length of the training. Give"
+            " the number of optimiser steps of the whole training, such as steps=10000."
         )
     if schema.learns_labels(recipe) and classes < 1:
         raise UserError(f"classes={classes}: objective={name} learns labels. Use classes=10.")

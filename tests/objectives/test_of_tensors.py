@@ -186,8 +186,9 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a key of a run": ("mae", {"optim": {"lr": 0.1}}, "optim.lr=0.1: only a run uses this key"),
     "another objective's": ("mae", {"dino": {"momentum": 0.9}}, "has no effect with objective=mae"),
     "relation": ("mae", {"mae": {"width": 30}}, "mae.width=30: must be a multiple of"),
-    "steps": ("dino", {"views": {"local": 0}}, "steps=None: objective=dino follows a schedule"),
+    "steps": ("dino", {"views": {"local": 0}}, "steps=None: with objective=dino, "),
     "classes": ("supervised", {}, "classes=0: objective=supervised learns labels"),
+    "no training": ("probe", {}, "objective=probe: this objective trains nothing"),
     "teacher": ("distill", {}, "distill.teacher="),
 }
 
