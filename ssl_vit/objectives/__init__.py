@@ -32,7 +32,7 @@ def declare_all() -> None:
 def build(
     name: str, encoder: "Backbone", *, steps: int | None = None, classes: int = 0, **options: Any
 ) -> "ObjectiveOfTensors":
-    """Build an objective for your own training loop, without a run folder.
+    """Build an objective for your own training loop, without a run folder, in training mode.
 
     `objective(images)` returns an output with `.loss`, a scalar with a gradient, and `.metrics`,
     the pair (sum, count) of each metric. The loss is the one that a run computes for the same

@@ -171,7 +171,7 @@ class ObjectiveOfTensors(nn.Module):
 def build(
     name: str, encoder: Backbone, steps: int | None, classes: int, options: Mapping[str, Any]
 ) -> ObjectiveOfTensors:
-    """Build an objective around an encoder, in training mode (see `ssl_vit.objectives.build`).
+    """Build an objective around an encoder (see `ssl_vit.objectives.build`).
 
     Raises:
         UserError: An option is wrong or missing.
@@ -181,12 +181,12 @@ def build(
         raise UserError(f"encoder: expected an encoder of ssl_vit.load_encoder, not {kind}.")
     recipe = _resolve(name, encoder, given.from_python({}, options))
     if not recipe.trains:
-        raise UserError(f"objective={name}: this objective trains nothing. Use another objective.")
+        raise UserError(f"objective={name}: this objective trains nothing. Use another one.")
     scheduled = check.parts_with_schedules(recipe)
     if scheduled and not (isinstance(steps, int) and steps > 0):
         raise UserError(
-            f"steps={steps}: with {scheduled[0]}, a step depends on the length of the training. Give"
-            " the number of optimiser steps of the whole training, such as steps=10000."
+            f"steps={steps}: with {scheduled[0]}, a step depends on the length of the training."
+            " Give the number of optimiser steps of the whole training, such as steps=10000."
         )
     if schema.learns_labels(recipe) and classes < 1:
         raise UserError(f"classes={classes}: objective={name} learns labels. Use classes=10.")
