@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 import textwrap
+from operator import attrgetter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -48,7 +49,7 @@ TOOLS_HEAD = """## Tools
 take the keys above and `--json`.
 """
 RUNS = "pretrain", "finetune", "evaluate"
-OTHERS = "resolve", "load_encoder", "load_run"
+OTHERS = "resolve", "load_encoder", "save_encoder", "load_run"
 RESULTS = (
     RunResult,
     Measurement,
@@ -179,6 +180,69 @@ the code is not available, ssl_vit asks for a name of your choice, `augment_name
 On the command line, and in studies, augmentations come from a
 [plugin](extend.md#an-augmentation-of-your-own).
 
+## Your own training loop
+
+`ssl_vit.load_encoder` returns an encoder as a `torch.nn.Module`, and `ssl_vit.objectives.build`
+puts the loss of an objective around the encoder. You write the loop, with your own data, optimiser
+and logging. No run folder is made. This loop trains MAE on `images`, a dataset of uint8 tensors
+(3, 64, 64):
+
+```python
+import ssl_vit
+import torch
+
+encoder = ssl_vit.load_encoder("scratch", model="vit_n8", data={"size": 64})
+objective = ssl_vit.objectives.build("mae", encoder)
+optimizer = torch.optim.AdamW(objective.parameters(), lr=1e-3)
+loader = torch.utils.data.DataLoader(images, batch_size=128, shuffle=True)
+for epoch in range(10):
+    for batch in loader:
+        loss = objective(batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+ssl_vit.save_encoder(objective.exported, "mae_encoder")
+encoder = ssl_vit.load_encoder("mae_encoder")
+```
+
+timm opens the folder `mae_encoder`, too ([how](hub.md)), and `init=mae_encoder` evaluates or
+fine-tunes the encoder.
+
+The loss and the gradient are those of a run, for the same images, keys and weights. A run crops and
+flips images before the loss, and here your dataset does that. Only an objective that compares
+views, such as DINO, makes its crops itself.
+
+In DINO, iBOT, MoCo v3, I-JEPA and LeJEPA, a teacher or a schedule moves with each step of the
+optimiser. Tell such an objective how many `steps` you train, and which optimiser to `follow`.
+Without these two, it raises an error. With Lightning:
+
+```python
+import lightning
+import ssl_vit
+import torch
+
+
+class Pretraining(lightning.LightningModule):
+    def __init__(self, steps):
+        super().__init__()
+        encoder = ssl_vit.load_encoder("scratch", model="vit_n8", data={"size": 64})
+        self.objective = ssl_vit.objectives.build("dino", encoder, steps=steps)
+
+    def training_step(self, batch):
+        return self.objective(batch).loss
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
+        self.objective.follow(optimizer)
+        return optimizer
+
+
+loader = torch.utils.data.DataLoader(images, batch_size=128, shuffle=True)
+pretraining = Pretraining(steps=10 * len(loader))
+lightning.Trainer(max_steps=10 * len(loader)).fit(pretraining, loader)
+ssl_vit.save_encoder(pretraining.objective.exported, "dino_encoder")
+```
+
 ## Functions
 """
 
@@ -214,16 +278,17 @@ def python() -> str:
     """The text of docs/python.md."""
     tools = [name for name in ssl_vit.__all__ if name not in (*RUNS, *OTHERS) and name[0].islower()]
     parts = [PYTHON]
-    parts += [_function(name) for name in (*RUNS, *tools, *OTHERS)]
+    parts += [_function(name) for name in (*RUNS, *tools, *OTHERS, "objectives.build")]
     parts.append("## Results\n")
     parts += [f"### {kind.__name__}\n\n{_prose(kind)}\n" for kind in RESULTS]
     return "\n".join(parts)
 
 
 def _function(name: str) -> str:
-    function = getattr(ssl_vit, name)
+    function = attrgetter(name)(ssl_vit)
     parameters = inspect.signature(function).parameters
-    named = [f"**{one}" if one == "keywords" else one for one in parameters]
+    kinds = {one: parameter.kind for one, parameter in parameters.items()}
+    named = [f"**{one}" if kinds[one] is inspect.Parameter.VAR_KEYWORD else one for one in kinds]
     returned = str(inspect.signature(function).return_annotation)
     result = re.sub(r"<class '(?:\w+\.)*(\w+)'>|(?:\w+\.)+(\w+)", r"\1\2", returned)
     call = f"`{name}({', '.join(named)})` returns `{result}`"

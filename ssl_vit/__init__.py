@@ -8,7 +8,9 @@ study, plan                   many runs, compared; what a run or a study will co
 report, list_runs             pages of runs and studies; the runs of a folder, ranked
 export                        an encoder for transformers or ONNX
 load_encoder                  an encoder from a run, an export, timm:, hf-hub: or a .npz file
+save_encoder                  an encoder as a folder that load_encoder and timm open
 load_run                      a run folder: recipe, result, metrics
+objectives.build              the loss of an objective, for your own training loop
 
 Options are those of the command line: ssl_vit.pretrain(recipe="mpp", optim={"steps": 100}), a
 mapping {"recipe": "mpp", "optim.steps": 100}, or a string "recipe=mpp optim.steps=100". See
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         load_run,
         pretrain,
         resolve,
+        save_encoder,
     )
     from .lab.api import list_runs, plan, report, study
     from .recipe.schema import Recipe
@@ -50,6 +53,7 @@ __all__ = [
     "pretrain",
     "report",
     "resolve",
+    "save_encoder",
     "study",
 ]
 _MODULES = {
@@ -61,6 +65,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import ssl_vit` is fast."""
+    if name == "objectives":
+        return import_module(f"{__name__}.objectives")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES.get(name, "jobs.api")
@@ -69,4 +75,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return [*__all__, "__version__"]
+    return [*__all__, "__version__", "objectives"]

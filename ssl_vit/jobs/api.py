@@ -152,18 +152,20 @@ def figures(options: Options = (), /, **keywords: Any) -> "DrawnFigures":
 def export(options: Options = (), /, **keywords: Any) -> Path:
     """Convert the encoder of a finished run, or an exported encoder, to transformers or ONNX.
 
+    With `quantize="int8"`, the function prints how much accuracy the int8 model loses.
+
     Returns:
         The folder or file `out=` with the converted encoder.
 
     Raises:
         UserError: The run has not finished, there is no such encoder, the model does not fit the
-            format, or `out` exists.
+            format, the int8 model loses more than `max_drop`, or `out` exists.
     """
     tool_options = from_python(ExportOptions, options, keywords)
     with hold_process(f"init={tool_options.init}", nested=True):
-        from ..models import interop
+        from . import quantize
 
-        return interop.convert(tool_options)
+        return quantize.convert(tool_options)
 
 
 def load_run(folder: str | os.PathLike[str]) -> Run:
@@ -226,6 +228,30 @@ def load_encoder(
             weights.load_weights(network, named_encoder.source)
     network.pool = recipe.probe.pool or named_encoder.pool
     return network.eval()
+
+
+def save_encoder(encoder: "Backbone", folder: str | os.PathLike[str]) -> Path:
+    """Write an encoder of `load_encoder` as a folder that `load_encoder` and timm open.
+
+    The folder has the same format as the folder `export/` of a run, so it can be the value of
+    `init=` and of `ssl_vit.export`. An encoder that was saved there before is replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: The folder cannot be written, or is the folder of a run.
+    """
+    from ..models import weights
+
+    path = Path(folder)
+    if (path / "recipe.yaml").exists():
+        raise UserError(f"{path}: this is the folder of a run. Use another folder.")
+    try:
+        weights.export(path, encoder, {}, encoder.model, encoder.data, encoder.pool)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+    return path
 
 
 def place_images(options: Options, keywords: dict[str, Any], images: Any) -> dict[str, Any]:

@@ -57,9 +57,11 @@ class Backbone(nn.Module, ABC):
         width: Width D of the features.
         pool: Pooling that `feature` uses if the caller names no pooling, "token" or "avg".
         adapt_channels: Whether weights for RGB may be adapted to the channels of the images.
+        model: The keys of model= that the network was built from.
     """
 
     backbone: Any  # timm's classes share no type that names their parts
+    model: Model
     mean: Tensor
     std: Tensor
     width: int
@@ -439,7 +441,9 @@ def build_backbone(
         return build_encoder(model, data, dropout, drop_path)
     backbone = create(model, drop_path_rate=drop_path, **build_timm_args(model, data.size))
     check_sizes({"width": backbone.num_features}, model)
-    return Convolutional(backbone, data)
+    network = Convolutional(backbone, data)
+    network.model = model
+    return network
 
 
 def build_encoder(
@@ -483,7 +487,7 @@ def build_encoder(
     grid = backbone.patch_embed.grid_size
     positions = build_positions(model.positions, grid, model.width)
     encoder = Encoder(backbone, data, positions)
-    encoder.adapt_channels = model.adapt_channels
+    encoder.model, encoder.adapt_channels = model, model.adapt_channels
     check_architecture(backbone, encoder.patch_size, model)
     for parent in list(backbone.modules()):
         for child_name, child in parent.named_children():

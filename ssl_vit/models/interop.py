@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from ..errors import UserError, reason
 from ..extras import require
 from ..recipe.export_files import add_digests, check_weights, read_config
-from ..recipe.given import Arguments
 from ..recipe.init_source import InitSource
-from ..recipe.tool import parse
 from ..recipe.tools import ExportOptions
 from ..runs.files import replacing
 
@@ -359,20 +357,13 @@ FORMATS: dict[str, Callable[[Path, Path], None]] = {
 }
 
 
-def main(arguments: list[str]) -> None:
-    """Convert an export and print the path of the result.
-
-    Raises:
-        UserError: An option is wrong, or the export cannot be converted.
-    """
-    print(f"written     {convert(parse(ExportOptions, Arguments(arguments)))}")
-
-
-def convert(options: ExportOptions) -> Path:
+def convert(options: ExportOptions, change: Callable[[Path], None] = lambda path: None) -> Path:
     """Write an export in another format, and return the path of the new folder or file.
 
     Args:
         options: The export (init=), the format, and the path to write (out=).
+        change: Changes the written folder or file before it gets the name `out`. If this function
+            raises an error, nothing is written.
 
     Raises:
         UserError: There is no export, the weights of the export were replaced or are not finite,
@@ -397,6 +388,7 @@ def convert(options: ExportOptions) -> Path:
     try:
         with replacing(out) as new_path:
             FORMATS[options.format](export, new_path)
+            change(new_path)
     except OSError as error:
         raise UserError(f"out={out}: {error.strerror or error}") from None
     return out

@@ -517,17 +517,25 @@ def _trunk(r: Recipe) -> None:
             f" those of another run. Use {key}=null."
         )
         r.refuse(key, text, r.value(key) is not None)
-    trained = r.declared.trained(r)
-    depends_on_length = [f"objective={part.name}" for part in trained if not part.any_length]
-    uses_target = any(part.predicts_patches for part in trained)
-    if uses_target and not declaration.target(r.target).any_length:
-        depends_on_length.append(f"target={r.target}")
-    if depends_on_length:
+    if parts := parts_with_schedules(r):
         text = (
-            f"with {depends_on_length[0]}, every step depends on the length of the run, so runs of"
+            f"with {parts[0]}, every step depends on the length of the run, so runs of"
             " different lengths cannot share their first steps. Leave out resume."
         )
         raise r.error("resume", text)
+
+
+def parts_with_schedules(r: Recipe) -> list[str]:
+    """Return the objectives and the target of which each step depends on the length of the run.
+
+    For example ["objective=dino"], because the momentum of DINO's teacher follows a schedule.
+    """
+    trained = r.declared.trained(r)
+    parts = [f"objective={part.name}" for part in trained if not part.any_length]
+    uses_target = any(part.predicts_patches for part in trained)
+    if uses_target and not declaration.target(r.target).any_length:
+        parts.append(f"target={r.target}")
+    return parts
 
 
 def check_trunk_before_decay(recipe: Recipe, changed: Recipe) -> None:

@@ -172,7 +172,7 @@ def resolve(given: Given, here: bool = True) -> Resolved:
         # pool as in the training of the initial weights
         layers.put(WEIGHTS, {POOL: recipe.init_source.pooling()})
         recipe = schema.build(layers.values | values, typed=texts)
-    if networks := _describe_networks(recipe, values):
+    if networks := describe_networks(recipe, values):
         recipe = schema.build(layers.values | values | networks, typed=texts)
     check_used(recipe, given)
     origins = layers.origins | dict.fromkeys(networks, WEIGHTS)
@@ -200,7 +200,7 @@ def resolve(given: Given, here: bool = True) -> Resolved:
     return Resolved(recipe, given, path, file.presets | file.own, origins, images_are_chosen)
 
 
-def _describe_networks(recipe: Recipe, values: Values) -> Values:
+def describe_networks(recipe: Recipe, values: Values) -> Values:
     """Describe the networks of weights other than `init`, such as `distill.teacher`.
 
     Returns:

@@ -29,6 +29,7 @@ FIGURES = (
 )
 ROWS, PATCH_ROWS = 10_000, 500  # images per shard, without and with the features of patches
 TOP = 5
+MAX_DROP = 1.0  # points of accuracy that an int8 model may lose by default
 MOST_IMAGES = 2000  # images that figures are computed over by default
 Place = Annotated[str, Allowed(is_path, PLACES)]
 Number = Annotated[int, Field(ge=1, le=999_999_999)]
@@ -261,21 +262,28 @@ class ExportOptions(ToolOptions):
     Examples:
         ssl-vit export init=runs/mpp format=transformers out=mpp_transformers
         ssl-vit export init=runs/mpp format=onnx out=mpp.onnx
+        ssl-vit export init=runs/mpp format=onnx quantize=int8 max_drop=1 out=mpp_int8.onnx
 
     Attributes:
         init: Encoder: the folder of a run or of an export.
         format: Format to convert to.
         out: Folder (transformers) or file (onnx) to write.
+        quantize: Store and multiply the weights as 8-bit integers, only for format=onnx. The
+            accuracy of the int8 model is measured on held-out images of the run.
+        max_drop: Largest loss of accuracy in points with quantize=int8. If the int8 model loses
+            more, nothing is written.
     """
 
     summary = "convert a run's encoder to transformers or ONNX"
-    command = "models.interop:main"
+    command = "jobs.quantize:main"
     positional = "init"
     init: Annotated[str, Allowed(is_path, "the folder of a run or of an export")] = key(
         ..., metavar="FOLDER"
     )
     format: Literal["transformers", "onnx"] = key(..., metavar="NAME")
     out: Path = key(..., metavar="PATH")
+    quantize: Literal["int8"] | None = key(None, metavar="NAME")
+    max_drop: float = key(MAX_DROP, ge=0, le=100, metavar="POINTS")
 
 
 class PushOptions(ToolOptions):
