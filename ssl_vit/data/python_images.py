@@ -87,7 +87,9 @@ def store(images: Any, out: Path) -> Path:
     splits = {str(name): _open_split(value) for name, value in sorted(named.items())}
     kinds = {isinstance(split.read(0).image, Path) for split in splits.values() if split.length}
     if len(kinds) > 1:
-        raise UserError("images=: some splits are files and others are not. Pass one kind.")
+        raise UserError(
+            "images=: some splits are lists of files and some are not. Use the same kind for all."
+        )
     empty = [name for name, split in splits.items() if split.length == 0]
     if not splits or empty:
         raise UserError(f"images=: there are no images{' in ' + empty[0] if empty else ''}.")
@@ -225,7 +227,7 @@ def _open_table(table: Any) -> Split:
     if isinstance(table, datasets.IterableDataset):
         raise UserError("images=: a stream has no rows by number. Use data.hub= data.stream=true.")
     if table.format["type"] == "custom":
-        raise UserError("images=: this table has a transform. Remove it with reset_format().")
+        raise UserError("images=: this table has a transform. Call reset_format() first.")
     keys = [name for name, kind in table.features.items() if isinstance(kind, datasets.Image)]
     if len(keys) != 1:
         raise UserError(f"images=: expected one column of images, not {len(keys)}: {keys}.")
@@ -422,7 +424,9 @@ def _label_feature(labels: list[Any], classes: Sequence[str]) -> Any:
 
     (kind, *others) = {type(label) for label in labels if label is not None}
     if others:
-        raise UserError("images=: some labels are numbers and others are texts or lists.")
+        raise UserError(
+            "images=: some labels are numbers and some are texts or lists. Use one type."
+        )
     highest = max(label for label in labels if label is not None) if kind is int else 0
     if kind is int and classes and highest < len(classes):
         return datasets.ClassLabel(names=list(classes))

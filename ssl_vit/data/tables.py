@@ -115,6 +115,16 @@ class TableStore(Store):
         """Return the file name in a row, or None."""
         return None if self.cells.paths is None else self.cells.paths[row].as_py()
 
+    def path_of(self, row: int) -> Path | None:
+        if self.shape is not None or self.cells.images[row].is_valid:
+            return None
+        place = place_below(self._path_of(row), self.roots)
+        return None if isinstance(place, Missing) else place
+
+    def file_of(self, row: int) -> str:
+        is_file = self.path_of(row) is not None
+        return self._path_of(row) or "" if is_file else self.name(row)
+
     def sizes(self) -> np.ndarray:
         if self.shape is not None:  # for every row the mean size of a row, rounded up
             return np.full(len(self), -(-self.rows.data.nbytes // len(self)))

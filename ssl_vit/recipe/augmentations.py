@@ -200,7 +200,7 @@ class _Walk:
         elif self.is_strict:
             raise UserError(
                 f"augment=: cannot tell whether {value!r:.60} will be the same when a run is"
-                " resumed. Add augment_name=NAME, and change the name whenever you change the"
+                " resumed. Add augment_name=NAME. Change the name with each change of the"
                 " augmentation."
             )
 

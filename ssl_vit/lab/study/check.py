@@ -99,8 +99,8 @@ def recipes(study: Study, tasks: Tasks, check_images: bool = True) -> Recipes:
         own = recipe.data.augment if recipe.trains else None
         if own is not None and own not in augmentations.PLUGINS:
             raise UserError(
-                f"{place}: data.augment={own}: the runs of a study are other processes, which do"
-                " not have this augmentation. Register it in a plugin (plugin=FILE.py)."
+                f"{place}: data.augment={own}: each run of a study is a process without this"
+                " augmentation. Register the augmentation in a plugin (plugin=FILE.py)."
             )
         # Options with names in braces, such as init={mae-0}, are compared separately, because the
         # recipe does not contain these names.
