@@ -513,8 +513,8 @@ def _trunk(r: Recipe) -> None:
     check_trunk_before_decay(r, r)
     for key in ("optim.weight_decay_end", "checkpoint.best"):
         text = (
-            f"{key} depends on all steps of a run, but with resume={r.resume} another run trains the"
-            f" first steps. Use {key}=null."
+            f"{key} depends on all steps of a run, but with resume={r.resume} another run trains"
+            f" the first steps. Use {key}=null."
         )
         r.refuse(key, text, r.value(key) is not None)
     if parts := parts_with_schedules(r):
