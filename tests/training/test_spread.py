@@ -37,6 +37,7 @@ OBJECTIVES = {
     "joint": ["recipe=joint", "joint.mpp=0.5"],
     "joint, one part": ["recipe=joint", "joint.mpp=0"],
     "plugin": ["plugin=docs/examples/teacher.py", "objective=teacher", "teacher.rate=0.5"],
+    "augmentation": ["recipe=mae", "plugin=docs/examples/noise.py", "data.augment=noise"],
 }
 # Dropout draws for each device batch, so the device batch is the same
 DRAWING = {
