@@ -59,7 +59,7 @@ def next_steps(folder: Path, out: Path, recipe: Recipe, labelled: bool = True) -
         ]
     finetune = _fine_tune_run(folder, out, recipe, labelled)
     evaluate = evaluation(folder, out, recipe, labelled)
-    study = comparison_command(folder, recipe, recipe if labelled else None)
+    study = worth_command(recipe, recipe if labelled else None)
     steps = [NextCommand("measure whether pre-training helps", study)] if study else []
     steps.append(NextCommand("measure the frozen encoder on labels", evaluate))
     return [*steps, NextCommand("fine-tune the encoder on labels", finetune)]
@@ -96,9 +96,9 @@ def main_step(
     if not recipe.trains and recipe.init_source.is_scratch:
         return None
     labelled = has_labels(not_compared)
-    run, pretraining = _find_pretraining(folder, recipe)
+    pretraining = _find_pretraining(recipe)
     if pretraining:
-        command = comparison_command(run, pretraining, recipe if labelled else None)
+        command = worth_command(pretraining, recipe if labelled else None)
         if command:
             return NextCommand("measure whether pre-training helps", command)
     if recipe.fine_tunes:
@@ -126,37 +126,8 @@ def has_labels(not_compared: str | None) -> bool:
     return not (not_compared or "").startswith((NO_LABELS, NO_CLASSES))
 
 
-def comparison_command(run: Path, pretraining: Recipe, labelled: Recipe | None) -> str:
-    """Return the command of a study that measures whether a pre-training helps fine-tuning.
-
-    For an objective of the package, the command is `worth_command`. For an objective of a plugin,
-    which `study/worth` does not know, the command compares the pre-training with training from
-    scratch by `study/pretraining`. The result is empty if the objective learns labels, or if a
-    plugin's pre-training began with other weights, with which `study/pretraining` does not compare.
-
-    Args:
-        run: Folder of the pre-training.
-        pretraining: Recipe of the pre-training.
-        labelled: Recipe with labelled images, or None if no labelled images are known.
-    """
-    if not pretraining.plugin:
-        return worth_command(pretraining, labelled)
-    declared = declaration.find_objective_or_stub(pretraining.objective)
-    learns_labels = any(part.labels for part in declared.trained(pretraining))
-    if learns_labels or not pretraining.init_source.is_scratch:
-        return ""
-    options = [f"pretraining={run / 'recipe.yaml'}", f"plugin={pretraining.plugin}"]
-    if labelled is None or labelled.data.stream:
-        options += _options_for_other_images(PRETRAIN_AND_LABELLED, pretraining)
-    else:
-        options += _image_options(labelled)
-        options += _options_for_test_images(run, pretraining, labelled=True)
-    options += _options_of_group(pretraining, "model")
-    return typed_command("study", "recipe=study/pretraining", *options)
-
-
 def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
-    """Return the command of `study/worth` for a pre-training.
+    """Return the command of a study that measures whether a pre-training helps fine-tuning.
 
     The study compares the pre-training with tuned training from scratch or, if the pre-training
     began with other weights, with these weights. The result is empty if the objective learns labels
@@ -289,18 +260,18 @@ def _options_for_test_images(folder: Path, recipe: Recipe, labelled: bool) -> li
     return [f"data.test={TEST_SHARE}"] if num_labelled == 0 else []
 
 
-def _find_pretraining(folder: Path, recipe: Recipe) -> tuple[Path, Recipe | None]:
-    """Return the folder and the recipe of the latest pre-training of an encoder.
+def _find_pretraining(recipe: Recipe) -> Recipe | None:
+    """Return the recipe of the latest pre-training of an encoder.
 
     If the given recipe pre-trains, return the given recipe. Otherwise, search the earlier runs that
-    made the initial weights, the latest first. The recipe is None if an earlier run is missing
-    before a pre-training is found, or if no earlier run is a pre-training.
-
-    Args:
-        folder: Folder of the run or evaluation.
-        recipe: Recipe of the run or evaluation.
+    made the initial weights, the latest first. Return None if an earlier run is missing before a
+    pre-training is found, or if no earlier run is a pre-training.
     """
-    for run, run_recipe in ((folder, recipe), *runs_before(recipe)):
-        if run_recipe is None or (run_recipe.trains and not run_recipe.fine_tunes):
-            return run, run_recipe
-    return folder, None
+    if recipe.trains and not recipe.fine_tunes:
+        return recipe
+    for _, run_recipe in runs_before(recipe):
+        if run_recipe is None:
+            return None
+        if run_recipe.trains and not run_recipe.fine_tunes:
+            return run_recipe
+    return None

@@ -9,17 +9,14 @@ import pytest
 import ssl_vit
 from helpers.hub_runs import refused
 from helpers.images import parquet, two_classes
-from helpers.options import LOADED, ROOT, SHORT, TINY, TUNE, altered
-from helpers.resolving import resolve
+from helpers.options import LOADED, SHORT, TINY, TUNE, altered
 from helpers.runs import run
 from ssl_vit import formatting
 from ssl_vit.formatting import option_text
 from ssl_vit.jobs import cli
-from ssl_vit.lab.study.request import parse_request
 from ssl_vit.pages import run_verdict
-from ssl_vit.recipe import recipe_files, schema
-from ssl_vit.recipe.given import Arguments
-from ssl_vit.runs.next_steps import NO_CLASSES, NO_LABELS, has_labels, main_step, next_steps
+from ssl_vit.recipe import recipe_files
+from ssl_vit.runs.next_steps import NO_CLASSES, NO_LABELS, has_labels, next_steps
 
 # So that a command takes seconds, not minutes
 FASTER = {
@@ -72,19 +69,6 @@ def test_what_was_pre_trained_is_compared_and_used(splits: list[str], tmp_path: 
     assert "objective=mpp" in worth and any(one.startswith("data.path=") for one in worth)
     assert "labelled images" in refused(ssl_vit.study, worth)
     run_all(commands)
-
-
-def test_the_study_of_a_plugins_run_is_one_that_knows_it(tmp_path: Path) -> None:
-    """The page of such a run recommended fine-tuning, also of features no better than untrained."""
-    plugin = f"plugin={ROOT / 'docs' / 'examples' / 'brightness.py'}"
-    made = resolve(["recipe=mpp", plugin, "target=brightness", "data.size=32", "model=vit_p8"])
-    (tmp_path / "recipe.yaml").write_text(schema.dump(made))
-    step = main_step(tmp_path, made, None, has_scratch=False)
-    assert step is not None and step.what == "measure whether pre-training helps"
-    words = shlex.split(step.command)
-    tasks = parse_request(Arguments(words[words.index("study") + 1 :])).tasks
-    pretraining = [task.values["target"] for task in tasks.values() if task.tool == "pretrain"]
-    assert {*pretraining} == {"brightness"} and tasks["final-scratch-1"].values["data.size"] == 32
 
 
 def test_after_a_stream_images_of_another_place_are_asked_for(tmp_path: Path) -> None:
