@@ -261,7 +261,7 @@ OTHER_FORMATS = ("EPS", "ICO", "ICNS", "PCX", "TGA", "SGI", "JPEG2000", "PDF")
     [
         # Pillow would read them, EPS by starting Ghostscript
         *(
-            (encode(Image.new("RGB", (32, 32)), form), "none of the formats JPEG, PNG, WEBP")
+            (encode(Image.new("RGB", (32, 32)), form), "another format than JPEG, PNG, WEBP")
             for form in OTHER_FORMATS
         ),
         # of whole numbers an image's own highest value had decided, so that a dark one became bright

@@ -7,6 +7,7 @@ Reading stops at the first mistake, and the error gives the place, the key and t
 
 import graphlib
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -30,7 +31,6 @@ from ...recipe.keys import Values, convert
 from ...recipe.parsing import flatten, load_yaml
 from ...recipe.schema import all_keys
 from ...recipe.words import read as read_text
-from ...recipe.words import write_all
 
 # {column: type} of the results table, which also has one column per axis
 COLUMNS = {
@@ -407,23 +407,13 @@ def build(content: Mapping[str, Any], where: str) -> Study:
 def explanations(study: Study) -> dict[str, str]:
     """Return `{name: description}` of the axes, the names on axes and the runs of a study.
 
-    The descriptions come from `report.explain` of the study file. If neither an axis nor a name on
-    the axis has a description, the name is described by the options that the name sets.
+    The descriptions come from `report.explain` of the study file. Names without a description are
+    left out, because options of the command line may replace the options in the file.
     """
     given = study.report.explain
     texts: dict[str, str] = {}
-    for axis, settings_by_name in study.axes.items():
-        if axis in given:
-            texts[axis] = given[axis]
-        for name, settings in settings_by_name.items():
-            if name in given:
-                texts[name] = given[name]
-            elif axis not in given:
-                texts[name] = "; ".join(
-                    f"{run} with {' '.join(write_all(setting.options))}"
-                    for run, setting in settings.items()
-                    if setting.options
-                )
+    for axis, names in study.axes.items():
+        texts |= {name: given[name] for name in (axis, *names) if name in given}
     texts |= {run: given[run] for run in study.runs if run in given}
     if study.report.paper and "paper" in given:
         texts["paper"] = given["paper"]
@@ -743,6 +733,12 @@ def _check_report(study: Study, report: ReportSection) -> None:
     """
     if report.test is None:
         raise ValueError("report.test: this key is missing. Name the run to compare.")
+    if report.next:
+        try:
+            words = shlex.split(report.next.command)
+        except ValueError as error:
+            raise ValueError(f"report.next.command: {error}") from None
+        _require(bool(words), "report.next.command: this command is empty.")
     _check_known("report.test", [report.test], study.runs, "a run")
     _require(
         not _tries_values(study, report.test),

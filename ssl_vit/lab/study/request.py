@@ -159,8 +159,14 @@ def _command_words(arguments: Arguments, swept: sweep.Swept | None) -> Iterator[
         arguments: Arguments of the study tool, without the word `sweep`.
         swept: Keys with several values each, or None without a sweep.
     """
+    # None of an option of the study tool means the default
+    own = {*map(option_name, StudyOptions.options().values())}
     words = [*arguments.words]
-    words += [write(key, value) for key, value in arguments.pairs or () if value is not None]
+    words += [
+        write(key, value)
+        for key, value in arguments.pairs or ()
+        if value is not None or key not in own
+    ]
     keys_last = swept.words if swept else ()
     words_by_key = [(word.lstrip("-").partition("=")[0], word) for word in words]
     yield from (word for key, word in words_by_key if key not in (*NOT_REPEATED, *keys_last))
