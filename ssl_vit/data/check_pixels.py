@@ -154,7 +154,7 @@ def _histogram(
         for channel, value_HW in enumerate(array_CHW):
             position_HW = value_HW.astype(np.int64) - LEAST
             count_CV[channel] += np.bincount(position_HW.ravel(), minlength=len(VALUES))
-        return 8 * array_CHW.itemsize
+        return 8 if array_CHW.itemsize == 1 else 16
 
     bits, unreadable = _read(source, most, add_to_counts)
     return count_CV, bits, unreadable

@@ -119,7 +119,10 @@ def decode_stored_values(raw: bytes | np.ndarray, channels: int, lowest: int = 0
         return array
     may_be_below_0 = lowest < 0 or (isinstance(raw, bytes) and is_dicom(raw))
     _check_16_bits(array, LEAST_VALUE if may_be_below_0 else 0)
-    return array.astype(np.int16 if may_be_below_0 and array.min() < 0 else np.uint16, copy=False)
+    if array.min() >= 0:
+        return array.astype(np.uint16, copy=False)
+    # int16 ends at 32767, and pixels of one image may lie from -32768 to 65535
+    return array.astype(np.int16 if array.max() < 2**15 else np.int32, copy=False)
 
 
 def call_decoder(read: Callable[[bytes], Read], raw: bytes) -> Read:

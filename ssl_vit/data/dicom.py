@@ -35,6 +35,8 @@ def read_dicom(raw: bytes) -> "Dataset":
     frames = int(dataset.get("NumberOfFrames") or 1)
     if frames > 1:
         raise ValueError(f"this DICOM file has {frames} frames. Save each frame as a file")
+    if "SharedFunctionalGroupsSequence" in dataset or "PerFrameFunctionalGroupsSequence" in dataset:
+        raise ValueError("this is an enhanced DICOM file, whose window is not read. Save it as PNG")
     kind = dataset.PhotometricInterpretation
     if not kind.startswith(("MONOCHROME", *COLORS)):
         raise ValueError(f"the pixels of this DICOM file are {kind}. Use grey values or RGB")
@@ -67,12 +69,23 @@ def shown_pixels(dataset: "Dataset") -> np.ndarray:
     elif values is pixels and (pixels.ndim == 3 or pixels.dtype == np.uint8):
         lowest, highest = 0, 2**dataset.BitsStored - 1
     else:
-        lowest, highest = values.min(), values.max()
+        inside = values[~_is_padding(pixels, dataset)]
+        inside = inside if inside.size else values
+        lowest, highest = inside.min(), inside.max()
     share = (values - np.float64(lowest)) / (np.float64(highest) - lowest or 1)
     if _is_inverted(dataset):
         share = 1 - share
     image = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
     return image if image.ndim == 3 else np.repeat(image[..., None], 3, 2)
+
+
+def _is_padding(pixels: np.ndarray, dataset: "Dataset") -> np.ndarray:
+    """Return which stored values only fill the image (DICOM, part 3, C.7.5.1.1.2), bool (H, W)."""
+    padding = dataset.get("PixelPaddingValue")
+    if padding is None:
+        return np.zeros(pixels.shape, bool)
+    ends = sorted((int(padding), int(dataset.get("PixelPaddingRangeLimit", padding))))
+    return (pixels >= ends[0]) & (pixels <= ends[1])
 
 
 def physical_values(dataset: "Dataset") -> np.ndarray:

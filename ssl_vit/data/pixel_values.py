@@ -66,7 +66,8 @@ def _decode_clipped(raw: bytes | np.ndarray, data: Data) -> Tensor:
             " data.range=[LOWEST,HIGHEST]"
         )
     lowest, highest = data.pixel_range
-    if array.dtype == np.uint8 and highest > BYTES[1]:  # the image would be nearly black
+    # of a range for 16 bits, the image would be nearly black, and bytes are no Hounsfield units
+    if array.dtype == np.uint8 and (highest > BYTES[1] or lowest < BYTES[0]):
         raise ValueError(
             f"the pixels have 8 bits, but data.range=[{lowest},{highest}] is for 16 bits"
         )

@@ -97,8 +97,8 @@ def _quantize(options: ExportOptions, named: encoders.NamedEncoder, path: Path) 
     with TemporaryDirectory() as folder:
         prepared, int8 = Path(folder) / "prepared.onnx", Path(folder) / "int8.onnx"
         quant_pre_process(path, prepared, skip_optimization=True, skip_symbolic_shape=True)
-        # Only products with weights are quantised. Their other factors are quantised image by
-        # image while the model runs, so no images are needed to find ranges
+        # Only products with weights are quantised. Their other factors are quantised while the
+        # model runs, with one scale for the batch, so no images are needed to find ranges
         quantize_dynamic(
             prepared, int8, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"]
         )
@@ -155,9 +155,11 @@ def _compare(named: encoders.NamedEncoder, float_path: Path, int8_path: Path) ->
     change = accuracy_difference(right_int8, right, copies)
     before, after = (float(right_N.double().mean()) for right_N in (right, right_int8))
     points = [f"{100 * share:+.1f}" for share in (change.mean, change.low, change.high)]
+    # images of a group are not independent
+    interval = f", 95% CI {points[1]} to {points[2]}" if data.group is None else ""
     return -change.mean, (
-        f"{measure} {before:.1%} as float32 and {after:.1%} as int8 ({points[0]} points, 95% CI"
-        f" {points[1]} to {points[2]}, n = {images:,} held-out images)"
+        f"{measure} {before:.1%} as float32 and {after:.1%} as int8 ({points[0]} points{interval},"
+        f" n = {images:,} held-out images)"
     )
 
 
@@ -175,6 +177,8 @@ def _outputs(paths: tuple[Path, Path], source: Source, most: int, data: Data) ->
     for batch in loaders.evaluation_loader(source, data, layout, 0, rows):
         clipped = batch.image.float().clamp(*data.pixel_range)
         given = {"pixels": ((clipped - offset_C11) / divisor_C11).numpy()}
-        outputs = (model.run(None, given)[0] for model in (float_model, int8_model))
+        # one by one, because the outputs of the int8 model depend on the batch
+        singles = [int8_model.run(None, {"pixels": one[None]})[0] for one in given["pixels"]]
+        outputs = float_model.run(None, given)[0], np.concatenate(singles)
         parts.append((*outputs, batch.label.numpy(), batch.content))
     return Outputs(*(torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)))

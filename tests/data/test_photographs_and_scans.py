@@ -252,6 +252,27 @@ REFUSED = {
 }
 
 
+def test_values_above_32767_next_to_values_below_0_do_not_wrap() -> None:
+    wide = np.array([[0, 1024], [40000, 65535]], np.uint16)
+    raw = dicom(wide, BitsStored=16, HighBit=15, RescaleSlope=1, RescaleIntercept=-1024)
+    values = decoder(Data(channels=1, range=[-1024, 60000]))(raw)
+    assert values[0].tolist() == [[-1024, 0], [38976, 60000]]
+    array = np.array([[-5, 40000]])
+    assert decoding.decode_stored_values(array, 1, -10).tolist() == [[[-5, 40000]]]
+
+
+def test_bytes_are_no_values_of_a_range_below_0() -> None:
+    grey = encode(Image.fromarray(NOISE[..., 0]), "PNG")
+    with pytest.raises(ValueError, match="8 bits"):
+        decoder(Data(channels=1, range=[-160, 240]))(grey)
+
+
+def test_padding_is_not_the_darkest_tissue() -> None:
+    scan = np.array([[-2000, 0], [50, 100]], np.int16)
+    raw = dicom(scan, PixelPaddingValue=-2000)
+    assert decoded(raw)[..., 0].tolist() == [[0, 0], [128, 255]]
+
+
 @pytest.mark.parametrize(("raw", "why"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_read_is_said(raw: bytes, why: str) -> None:
     for read in (decoding.decode, lambda raw: decoding.decode_stored_values(raw, 1)):
