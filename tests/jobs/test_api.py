@@ -41,7 +41,7 @@ def test_what_is_public_is_shown_and_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     before, after = (set(line.split()) for line in done.stdout.splitlines())
-    assert before == after == {*ssl_vit.__all__, "__version__"}
+    assert before == after == {*ssl_vit.__all__, "__version__", "objectives"}
     assert LAB | {"pretrain", "embed", "figures", "export", "UserError"} <= before
     with pytest.raises(AttributeError, match="pretrian"):
         ssl_vit.pretrian  # noqa: B018

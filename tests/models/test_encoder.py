@@ -223,7 +223,7 @@ def test_other_images_are_refused_in_one_line(
 def test_what_takes_tensors_alone_refuses_others(images: Any) -> None:
     made = net()
     for given in (made.patch, made.normalize):
-        with pytest.raises(TypeError, match=r"Expected torch\.uint8"):
+        with pytest.raises(TypeError, match=r"Pass torch\.uint8"):
             given(images)
 
 
