@@ -21,7 +21,7 @@ OTHERS = {
     "lab/runs/listed.py": {"key", "run.state"},
     "lab/runs/tool.py": {"sort"},
     "lab/study/check.py": {"key"},
-    "lab/study/read.py": {"first['msg']", "key", "pair", "str(node)"},
+    "lab/study/read.py": {"shlex", "first['msg']", "key", "pair", "str(node)"},
     "lab/tables.py": {"name"},
     "objectives/base.py": {"name"},
     "objectives/distill/__init__.py": {"name"},

@@ -110,7 +110,11 @@ def test_the_card_says_whether_the_baselines_are_beaten(
     assert head[1:] == ["this run", "baseline", "better than the baseline"]
     by_baseline = {row[2].partition(" (")[2]: row for row in rows if row[2]}
     own = by_baseline["the neighbours' mean)"]
-    assert own[0].startswith("accuracy masked, against") and own[1].startswith("30.00% (") and own[3] == verdict
+    assert (
+        own[0].startswith("accuracy masked, against")
+        and own[1].startswith("30.00% (")
+        and own[3] == verdict
+    )
     top1 = by_baseline["the commonest class)"]
     assert top1[0] == "top-1" and top1[2] == "10.00% (the commonest class)"
     names = {row[0] for row in rows}

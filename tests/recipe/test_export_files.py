@@ -78,7 +78,8 @@ def test_a_mean_or_std_that_no_pixels_have_is_refused_where_it_is_read(
 
 
 @pytest.mark.parametrize(
-    "words", ["data.range=[5,5]", "data.range=[9,1]", "data.range=[0,70000]", "data.range=[-40000,5]"]
+    "words",
+    ["data.range=[5,5]", "data.range=[9,1]", "data.range=[0,70000]", "data.range=[-40000,5]"],
 )
 def test_an_impossible_range_is_refused(words: str) -> None:
     assert "data.range=" in refused(resolve, ["recipe=mpp", "data.channels=1", words])
