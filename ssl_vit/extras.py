@@ -42,16 +42,18 @@ def describe_missing(module: str) -> str:
     return f"{module} is not installed. Type pip install {package}."
 
 
-def require(module: str, option: str) -> ModuleType:
+def require(module: str, option: str = "") -> ModuleType:
     """Import an optional package.
 
     Args:
         module: Name of the module, either a key of EXTRAS or also the name of its package.
-        option: What needs the package, such as "format=onnx".
+        option: What needs the package, such as "format=onnx", for the beginning of the error.
 
     Raises:
         UserError: The package is not installed.
     """
     if not is_installed(module):
-        raise UserError(f"{option}: {describe_missing(module)}")
+        raise UserError(
+            f"{option}: {describe_missing(module)}" if option else describe_missing(module)
+        )
     return importlib.import_module(module)

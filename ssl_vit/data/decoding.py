@@ -24,7 +24,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_image
 
-from ..extras import describe_missing
+from ..extras import require
 from .dicom import physical_values, read_dicom, shown_pixels
 from .layout import EXTRA_FORMATS, FORMATS
 from .source import Missing
@@ -51,7 +51,6 @@ LEAST_VALUE = -(2**15)  # the lowest value of a pixel, such as a Hounsfield unit
 NEW_SUBFILE_TYPE, BITS_PER_SAMPLE, PHOTOMETRIC, ORIENTATION = 254, 258, 262, 274
 WHITE_IS_ZERO, PALETTE = 0, 3
 REDUCED_OR_MASK = 5  # bits of NEW_SUBFILE_TYPE: a smaller copy of the first image, or its mask
-NEEDS_TIFFFILE = f"this TIFF has more channels than Pillow reads: {describe_missing('tifffile')}"
 
 
 class TooLarge(ValueError):
@@ -279,11 +278,8 @@ def _open_heic(raw: bytes) -> Image.Image:
 
     Calling the class, instead of registering it in Pillow, leaves `Image.open` unchanged elsewhere.
     """
-    try:
-        from pillow_heif import HeifImageFile
-    except ImportError:
-        raise ValueError(describe_missing("pillow_heif")) from None
-    return HeifImageFile(io.BytesIO(raw))
+    image: Image.Image = require("pillow_heif").HeifImageFile(io.BytesIO(raw))
+    return image
 
 
 def _call_with_dicom(read: Callable[[Any], Read], raw: bytes) -> Read:
@@ -539,10 +535,7 @@ def _values_of_tiff(raw: bytes) -> StoredValues:
     A TIFF with a palette or with fewer than 8 bits per value is read with Pillow: a palette as RGB,
     few bits as grey from 0 to 255. A PNG of this type is read in the same way.
     """
-    try:
-        import tifffile
-    except ImportError:
-        raise ValueError(NEEDS_TIFFFILE) from None
+    tifffile = require("tifffile", "this TIFF has more channels than Pillow reads")
     with tifffile.TiffFile(io.BytesIO(raw)) as file:
         series = file.series[0]
         page = series.keyframe  # the first page, whose tags apply to all pages

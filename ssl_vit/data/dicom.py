@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..extras import describe_missing
+from ..extras import require
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -25,18 +25,16 @@ def read_dicom(raw: bytes) -> "Dataset":
         ValueError: pydicom is not installed, or the file does not hold exactly one image of grey
             or RGB values.
     """
-    try:
-        import pydicom
-    except ImportError:
-        raise ValueError(describe_missing("pydicom")) from None
-    dataset = pydicom.dcmread(io.BytesIO(raw))
+    dataset: Dataset = require("pydicom").dcmread(io.BytesIO(raw))
     if "PixelData" not in dataset:
         raise ValueError("this DICOM file has no image")
     frames = int(dataset.get("NumberOfFrames") or 1)
     if frames > 1:
         raise ValueError(f"this DICOM file has {frames} frames. Save each frame as a file")
     if "SharedFunctionalGroupsSequence" in dataset or "PerFrameFunctionalGroupsSequence" in dataset:
-        raise ValueError("this is an enhanced DICOM file, whose window is not read. Save it as PNG")
+        raise ValueError(
+            "this DICOM file is enhanced, and ssl_vit cannot read the window of such files"
+        )
     kind = dataset.PhotometricInterpretation
     if not kind.startswith(("MONOCHROME", *COLORS)):
         raise ValueError(f"the pixels of this DICOM file are {kind}. Use grey values or RGB")

@@ -43,7 +43,8 @@ class Row(NamedTuple):
 
     Attributes:
         image: Encoded image, or the path of a file.
-        label: Integer, text, list of integers, or None for no label.
+        label: Integer, text, list of integers, or None for no label. Of a table, the other columns
+            as a text, only for the hash.
     """
 
     image: bytes | Path
@@ -116,11 +117,8 @@ def store(images: Any, out: Path) -> Path:
                 shutil.rmtree(unfinished, ignore_errors=True)
     if os.environ.get("RANK", "0") == "0":
         counts = ", ".join(f"{split.length:,} {name}" for name, split in splits.items())
-        size = sum(
-            file.stat().st_size
-            for file in folder.rglob("*")
-            if file.suffix in (".arrow", ".parquet")
-        )
+        tables = [file for name in splits for file in (folder / name).glob("*.arrow")]
+        size = sum(file.stat().st_size for file in [*tables, *folder.glob("*.parquet")])
         sampled = f", compared by every {digest.step}th image" if digest.step > 1 else ""
         print(
             f"images      {counts} in data.path={folder} ({format_bytes(size)}{sampled})",
@@ -345,20 +343,22 @@ def _write(splits: Mapping[str, Split], folder: Path) -> str:
     digest = _Digest(splits)
     are_files = any(isinstance(split.read(0).image, Path) for split in splits.values())
     tables = {}
+    cache = folder / "cache"
+    cache.mkdir()
     for name, split in splits.items():
         rows = _Rows(name, split, digest, folder)
         if split.table is not None:
             for _ in rows:  # only for the hash
                 pass
-            tables[name] = split.table.with_format("arrow").map(
-                embed_table_storage, batched=True, load_from_cache_file=False, keep_in_memory=False
+            with_files = split.table.with_format("arrow").map(
+                embed_table_storage, batched=True, cache_file_name=str(cache / f"{name}.arrow")
             )
-            tables[name] = tables[name].with_format(None)
+            tables[name] = with_files.with_format(None)
             continue
         table = datasets.Dataset.from_generator(
             rows.__iter__,
             features=datasets.Features({"image": datasets.Image(decode=False)}),
-            cache_dir=str(folder / "cache"),
+            cache_dir=str(cache),
             fingerprint=f"images-{name}",
         ).cast_column("image", datasets.Image())
         if any(label is not None for label in rows.labels):
@@ -370,7 +370,7 @@ def _write(splits: Mapping[str, Split], folder: Path) -> str:
             pyarrow.parquet.write_table(table.data.table, folder / f"{name}.parquet")
     else:
         datasets.DatasetDict(tables).save_to_disk(folder)
-    shutil.rmtree(folder / "cache", ignore_errors=True)
+    shutil.rmtree(cache)
     return digest.text()
 
 

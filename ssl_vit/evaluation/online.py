@@ -30,7 +30,7 @@ from ..data.files import DATES, FOLDERS, are_dates
 from ..data.run_splits import Splits
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..formatting import copies_text, format_image_count
+from ..formatting import copies_text, format_count, format_image_count
 from ..measurements import INITIAL, PIXELS, UNTRAINED, MetricKey, flat_name, read_flat_name
 from ..metrics import MEASURES, held_out_choices
 from ..models import weights
@@ -521,9 +521,8 @@ def _why_not_measured(
     if labelled >= LEAST_LABELLED:
         return ""
     options = " ".join(_options_for_more_labelled(recipe, splits))
-    if not options:
-        return f"there are only {labelled:,} labelled held-out images"
-    return f"there are only {labelled:,} labelled held-out images ({options} holds out more)"
+    too_few = f"the run has only {format_count(labelled, 'labelled held-out images')}"
+    return f"{too_few} ({options} holds out more)" if options else too_few
 
 
 def _options_for_more_labelled(recipe: Recipe, splits: Splits) -> list[str]:

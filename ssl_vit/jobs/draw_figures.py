@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..extras import is_installed, require
 from ..pages import figure_blocks
 from ..pages.run_record import read_run
@@ -340,4 +340,5 @@ def _update_run_page(run: Path) -> None:
         if (run / run_page.PAGE).exists():
             run_page.write(run)
     except Exception as error:  # the figures have been written, so this is no error
-        print(f"warning: {run}: the page was not updated with the figures: {error!r}", flush=True)
+        text = f"the page was not updated with the figures: {one_line(error)}"
+        print(f"warning: {run}: {text}", flush=True)

@@ -11,7 +11,7 @@ import torch
 from .. import costs, inspection
 from ..data import class_numbers
 from ..data.run_splits import Splits
-from ..errors import NonFiniteError, UserError
+from ..errors import NonFiniteError, one_line
 from ..evaluation import classify, split_images
 from ..evaluation.features import count_copies_in
 from ..evaluation.held_out import count_images
@@ -305,8 +305,7 @@ def _failures_as_warnings(run: Run, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = str(error) if isinstance(error, UserError) else repr(error)
-        run.warn(f"{what} could not be written: {reason}")
+        run.warn(f"{what} could not be written: {one_line(error)}")
 
 
 def _held_out(job: TrainingJob) -> list[Measurement]:

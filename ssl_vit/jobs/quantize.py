@@ -22,7 +22,6 @@ from ..formatting import format_bytes
 from ..models import interop
 from ..recipe.export_files import read_config
 from ..recipe.given import Arguments, Given
-from ..recipe.probe import Probe
 from ..recipe.schema import Data
 from ..recipe.tool import parse
 from ..recipe.tools import MAX_DROP, ExportOptions
@@ -134,8 +133,8 @@ def _compare(named: encoders.NamedEncoder, float_path: Path, int8_path: Path) ->
     if not is_labelled or data.validation == 0 or images < LEAST_LABELLED:
         similarity_N = torch.cosine_similarity(tested.float_ND, tested.int8_ND)
         return 0.0, (
-            f"accuracy not measured, because fewer than {LEAST_LABELLED} held-out images have"
-            f" labels. Cosine similarity of the outputs {similarity_N.mean():.4f} (lowest"
+            "accuracy not measured, because too few images have labels. max_drop was not checked."
+            f" Cosine similarity of the outputs {similarity_N.mean():.4f} (lowest"
             f" {similarity_N.min():.4f}, n = {images})"
         )
     if is_classifier:
@@ -145,7 +144,7 @@ def _compare(named: encoders.NamedEncoder, float_path: Path, int8_path: Path) ->
         measure = "k-NN"
         learned = _outputs(paths, labelled_images(train), TRAINING_IMAGES, data)
         classes = 1 + int(torch.cat([learned.label_N, tested.label_N]).max())
-        k = min(Probe().neighbors, len(learned.label_N))
+        k = min(named.recipe.probe.neighbors, len(learned.label_N))
         predictions = [
             knn(train_ND, learned.label_N, test_ND, classes=classes, k=k)
             for train_ND, test_ND in zip(learned[:2], tested[:2], strict=True)

@@ -42,7 +42,8 @@ def build(
     an image without a label.
 
     All random numbers of an image come from its key. `key=`, int64 (B,), sets the keys. Without
-    `key=`, the objective counts its calls, and every image of every call gets another key.
+    `key=`, every image of every call gets another key in training. In evaluation, the keys are the
+    same in every call.
 
     `objective.parameters()` are the weights of the encoder and of the objective. A teacher or a
     schedule moves when the optimiser steps. Such objectives need `steps=` and, before the first

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from .. import rng
 from ..data import augment
 from ..data.batching import Batch
+from ..data.loaders import MEASURED_KEY
 from ..data.pixel_values import check_integers
 from ..errors import UserError
 from ..models import weights
@@ -38,7 +39,7 @@ class ObjectiveOfTensors(nn.Module):
 
     Attributes:
         steps_done: Optimiser steps so far, which `follow` counts.
-        calls: Calls without keys so far.
+        calls: Calls without keys in training so far.
     """
 
     def __init__(self, objective: Objective, recipe: Recipe, steps: int | None) -> None:
@@ -71,7 +72,8 @@ class ObjectiveOfTensors(nn.Module):
             images: Integers (B, 3, H, W) or, for an objective that compares views, also the views
                 (B, 2, 3, H, W).
             label: Labels, int64 (B,), for an objective that learns labels.
-            key: Keys of the images, int64 (B,). None: other keys in each call.
+            key: Keys of the images, int64 (B,). None: in training other keys in each call, in
+                evaluation the same keys in each call.
 
         Raises:
             UserError: `follow` or `label` is missing, or the number of images does not suit the
@@ -95,11 +97,13 @@ class ObjectiveOfTensors(nn.Module):
         check_integers(images, self.objective.encoder.data)
         self.recipe.declared.check_pass(self.recipe, len(images))
         index_B = np.arange(len(images))
-        if key is None:
+        if key is None and self.training:
             key = torch.from_numpy(
                 rng.key(self.recipe.seed, global_batch.rank(), self.calls, index_B)
             )
             self.calls += 1
+        elif key is None:  # a measurement, which must not change the training
+            key = torch.from_numpy(rng.key(MEASURED_KEY, index_B))
         batch = Batch(images, label, torch.from_numpy(index_B), key)
         device = self.objective.encoder.mean.device
         output: Output = self.objective(self._with_views(batch).map(lambda x: x.to(device)))

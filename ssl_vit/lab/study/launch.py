@@ -259,9 +259,7 @@ def _mean_scores(task: Task, tasks: Tasks, folder: Path) -> dict[str, float]:
             measurements = {entry.key: entry for entry in result.measurements}
             if key not in measurements:
                 measured = ", ".join(map(flat_name, measurements)) or "no metric"
-                raise UserError(
-                    f"{where}: task {name} did not measure {measure}. It measured {measured}."
-                )
+                raise UserError(f"{where}: task {name} did not measure {measure}, but {measured}.")
             split = measurements[key].split
             if split != "validation":
                 raise UserError(

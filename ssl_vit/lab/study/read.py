@@ -404,22 +404,6 @@ def build(content: Mapping[str, Any], where: str) -> Study:
     return study
 
 
-def explanations(study: Study) -> dict[str, str]:
-    """Return `{name: description}` of the axes, the names on axes and the runs of a study.
-
-    The descriptions come from `report.explain` of the study file. Names without a description are
-    left out, because options of the command line may replace the options in the file.
-    """
-    given = study.report.explain
-    texts: dict[str, str] = {}
-    for axis, names in study.axes.items():
-        texts |= {name: given[name] for name in (axis, *names) if name in given}
-    texts |= {run: given[run] for run in study.runs if run in given}
-    if study.report.paper and "paper" in given:
-        texts["paper"] = given["paper"]
-    return {name: text for name, text in texts.items() if text}
-
-
 def find_references(values: Iterable[Any]) -> set[str]:
     """Return all names in braces in string values, for example `mae` in `{mae}/last`."""
     texts = (value for value in values if isinstance(value, str))
@@ -725,8 +709,8 @@ def _check_report(study: Study, report: ReportSection) -> None:
     The compared names, such as `mae` and `scratch`, are the names on the first axis of the run
     under `report.test`. The further runs under `report.beside` are shown without a comparison.
     `report.paper` has published values of the compared names. `report.explain` describes names of
-    the study. `report.mean_over` has groups of
-    names on an axis, such as `{data: {photos: [flowers, birds]}}`, to average over.
+    the study. `report.mean_over` has groups of names on an axis, such as
+    `{data: {photos: [flowers, birds]}}`, to average over.
 
     Raises:
         ValueError: A run or name does not exist, or the run under `report.test` tries values.

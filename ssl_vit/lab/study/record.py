@@ -29,7 +29,7 @@ from ...runs.shared import STUDY
 from ..compare import Comparison, Rule, list_comparisons
 from .hours import Group
 from .launch import RESULT, planned_options
-from .read import Study, explanations, fill_references
+from .read import Study, fill_references
 from .tasks import Task, Tasks
 
 FILE = STUDY
@@ -192,12 +192,11 @@ def content(
         words: Arguments of the study tool that repeat the study.
     """
     rule = rule_of(study)
-    report = study.report.model_dump() | {"explain": explanations(study)}
     groups = {"order": [group.model_dump() for group in order]} if order else {}
     return {
         "title": study.title,
         "axes": {axis: list(names) for axis, names in study.axes.items()},
-        "report": {key: value for key, value in report.items() if value},
+        "report": {key: value for key, value in study.report.model_dump().items() if value},
         "rule": None if rule is None else asdict(rule),
         "tasks": [asdict(task) for task in tasks.values()],
         **groups,
