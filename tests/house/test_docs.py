@@ -94,3 +94,12 @@ def pages(nav: list) -> list[str]:
 def test_the_navigation_has_every_page_once() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
     assert sorted(pages(nav)) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_table_of_studies_names_those_that_exist() -> None:
+    """A study that was taken back stood in it. study/worth has no file."""
+    page = (ROOT / "docs" / "studies.md").read_text()
+    table = page.split("## Studies that come with ssl_vit")[1].split("\n\n")[1]
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    named = {code.split()[0] for cell in cells for code in re.findall(r"`([^`]+)`", cell)}
+    assert named == {path.stem for path in (ROOT / "recipes/study").glob("*.yaml")} | {"worth"}
