@@ -427,15 +427,20 @@ WRONG = [
 ]
 
 
+def written(file: Path, source: str, was: str, now: str, tiny: list[str]) -> list[str]:
+    """Write a plugin with a mistake, and return the options of a run with the plugin."""
+    assert source.count(was) == 1
+    file.write_text(source.replace(was, now))
+    return altered(tiny, f"plugin={file}", "objective=turned")
+
+
 @pytest.mark.parametrize(("was", "now", "says"), WRONG)
 def test_a_plugin_that_cannot_be_is_refused_at_once_and_leaves_nothing(
     tmp_path: Path, tiny: list[str], was: str, now: str, says: str
 ) -> None:
     """So that its file, mended, can be run."""
     file = tmp_path / "turned.py"
-    assert OWN_KEYS.count(was) == 1
-    file.write_text(OWN_KEYS.replace(was, now))
-    words = altered(tiny, f"plugin={file}", "objective=turned")
+    words = written(file, OWN_KEYS, was, now, tiny)
     mae = declaration.objectives()["mae"]
     assert says in refused(resolve, words)
     assert declaration.objectives()["mae"] is mae
@@ -502,10 +507,7 @@ UNDECLARED = [
 def test_a_class_with_a_mistake_is_refused(
     tmp_path: Path, tiny: list[str], was: str, now: str, says: str
 ) -> None:
-    file = tmp_path / "turned.py"
-    assert DECLARED.count(was) == 1
-    file.write_text(DECLARED.replace(was, now))
-    line = refused(resolve, altered(tiny, f"plugin={file}", "objective=turned"))
+    line = refused(resolve, written(tmp_path / "turned.py", DECLARED, was, now, tiny))
     assert says in line and "\n" not in line
 
 
