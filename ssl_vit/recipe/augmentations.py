@@ -170,10 +170,8 @@ class _Walk:
 
     def _object(self, value: Any) -> Iterator[str]:
         """Yield the texts of a container, an array or an object with attributes."""
-        kind = type(value)
         array = _as_array(value)
-        if not _is_library(kind):
-            yield from self._class(kind)
+        yield from self.texts(type(value))
         if array is not None:
             yield f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
         elif isinstance(value, enum.Enum):
@@ -192,7 +190,7 @@ class _Walk:
             names = ("fget", "func", "__wrapped__")
             yield from self._all(*(getattr(value, name, None) for name in names))
         elif hasattr(value, "__dict__"):
-            yield from self._all(kind, vars(value))
+            yield from self._all(vars(value))
         elif callable(value) and hasattr(value, "__qualname__"):  # compiled, such as np.add
             yield value.__qualname__
         elif " at 0x" not in repr(value):  # such as torch.float32
@@ -214,8 +212,7 @@ class _Walk:
             yield from self._all(
                 {key: item for key, item in vars(value).items() if not _is_generator(item)}
             )
-        if not _is_library(type(value)):
-            yield from self._class(type(value))
+        yield from self.texts(type(value))
         inside = [getattr(value, name, None) for name in ("transforms", "custom_apply_fns")]
         yield from self._all(*inside)
 
