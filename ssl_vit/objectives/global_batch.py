@@ -35,9 +35,10 @@ def gather(x_BC: Tensor) -> Tensor:
     num_processes = processes()
     if num_processes == 1 or x_BC.is_meta:
         return x_BC
-    x_GC = x_BC.new_empty(num_processes * len(x_BC), *x_BC.shape[1:])
-    distributed.all_gather_into_tensor(x_GC, x_BC.contiguous())
-    return x_GC
+    x_BC = x_BC.contiguous()
+    parts = [torch.empty_like(x_BC) for _ in range(num_processes)]
+    distributed.all_gather(parts, x_BC)
+    return torch.cat(parts)
 
 
 class _Sum(torch.autograd.Function):
