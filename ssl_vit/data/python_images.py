@@ -2,7 +2,8 @@
 
 `ssl_vit.pretrain(images=DATASET)` writes the images once into a folder, and the run reads this
 folder like any other `data.path`. So a run resumes exactly, and later commands find the images.
-Files are not copied: the folder has a hard link to each file, where the disk allows it.
+Files are not copied: the folder has a hard link to each file, where the disk allows it. The queries
+of `ssl_vit.embed` are stored in the same place.
 """
 
 import contextlib
@@ -22,11 +23,13 @@ from PIL import Image, ImageOps
 
 from ..errors import UserError
 from ..formatting import format_bytes
-from .decoding import from_pillow
+from ..runs.files import write_atomically
+from .decoding import NPY, from_pillow
 from .fingerprints import MOST_BYTES
 from .labels import usual_columns
 
 FOLDER = ".images"  # in the folder of runs; the hidden folder is not searched for runs
+QUERIES = "queries"  # folder of the queries, in FOLDER
 FILES = ".files"  # folder of the links, in the folder of the images
 IMAGE_KEYS = ("image", "img", "pixel_values", "jpg", "png")
 # Modes of Pillow that PNG stores as they are
@@ -125,6 +128,30 @@ def store(images: Any, out: Path) -> Path:
             flush=True,
         )
     return folder
+
+
+def store_queries(queries: Any, out: Path) -> Any:
+    """Write the queries that are images in memory as files, and return all queries as paths.
+
+    The name of a file is a hash of the image, so the same image is written once.
+
+    Args:
+        queries: Image or path, or a list of these. A path is returned as it is.
+        out: Folder of the runs.
+
+    Raises:
+        UserError: An image has no pixels that can be stored exactly.
+    """
+    if isinstance(queries, list | tuple):
+        return [store_queries(query, out) for query in queries]
+    if queries is None or isinstance(queries, str | os.PathLike):
+        return queries
+    encoded = _encode_pixels(queries, "query=: an image")
+    kind = "npy" if encoded.startswith(NPY) else "png"
+    file = out / FOLDER / QUERIES / f"{hashlib.sha256(encoded).hexdigest()[:8]}.{kind}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, encoded)
+    return file
 
 
 class _Digest:
@@ -257,16 +284,16 @@ def _encode(item: Any, row: int) -> Row:
         item = item[key]
     elif isinstance(item, tuple | list) and item:
         item, label = (*item, None)[:2]
-    return Row(_encode_pixels(item, row), _plain_label(label))
+    return Row(_encode_pixels(item, f"images=: image {row}"), _plain_label(label))
 
 
-def _encode_pixels(image: Any, row: int) -> bytes:
+def _encode_pixels(image: Any, name: str) -> bytes:
     """Encode an image without loss: as PNG, or else as .npy.
 
     Args:
         image: PIL image, uint8 or uint16 array (H, W) or (H, W, C), or tensor (H, W) or (C, H, W).
             Floating-point pixels must lie between 0 and 1, and stand for 8 bits.
-        row: Number of the image, for errors.
+        name: Argument and number of the image, for errors.
 
     Raises:
         UserError: The image has another form.
@@ -289,7 +316,7 @@ def _encode_pixels(image: Any, row: int) -> bytes:
         array = np.rint(array * 255).astype(np.uint8)
     if array.ndim not in (2, 3) or array.dtype not in (np.uint8, np.uint16) or not array.size:
         raise UserError(
-            f"images=: image {row} has the type {array.dtype} and the shape {array.shape}. Pass PIL"
+            f"{name} has the type {array.dtype} and the shape {array.shape}. Pass PIL"
             " images, or uint8 pixels without Normalize."
         )
     array = np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
