@@ -209,7 +209,8 @@ def load_encoder(
 
     `encoder.feature(images, pool)` pools the patch tokens into their mean (`"avg"`) or returns the
     class token (`"token"`). The default is `encoder.pool`, the pooling of the run, the export or
-    the repository that the weights come from.
+    the repository that the weights come from. The features have a gradient, unless they are
+    computed inside `torch.inference_mode()`.
 
     Args:
         init: The same values as for `init=`: a run folder, the folder of an export, timm:NAME,
