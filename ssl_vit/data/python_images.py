@@ -243,7 +243,9 @@ def _check_rows(images: Any) -> None:
     if isinstance(images, type | str | bytes) or not (has_rows or hasattr(images, "dataset")):
         raise UserError(f"images=: expected {KINDS}, not {kind}.")
     if not has_rows:  # a DataLoader
-        raise UserError(f"images=: {kind} gives batches. Pass its attribute `dataset` instead.")
+        raise UserError(
+            f"images=: {kind} has batches. Pass the attribute `dataset` of this object instead."
+        )
     if not has_length:
         raise UserError(f"images=: {kind} has no length. Define its method __len__.")
 
@@ -534,7 +536,7 @@ def _label_feature(labels: list[Any], classes: Sequence[str]) -> Any:
     known = {label for label in labels if label not in (None, -1)} if kind is int else set()
     if kind is int and len(known) == 1 and -1 in labels:
         raise UserError(
-            f"images=: all labels are -1 or {known.pop()}, and -1 stands for no label. Use 0 and 1"
+            f"images=: all labels are -1 or {known.pop()}, and -1 means no label. Use 0 and 1"
             " for two classes."
         )
     highest = max(known, default=-1)

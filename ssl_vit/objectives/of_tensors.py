@@ -161,7 +161,7 @@ class ObjectiveOfTensors(nn.Module):
         if isinstance(images, list | tuple):
             raise TypeError(
                 f"the images are a {type(images).__name__}. If a batch has images and labels, pass"
-                " the images alone: objective(batch[0])."
+                " only the images: objective(batch[0])."
             )
         check_integers(images, data)
         shape, image = (*images.shape,), (data.channels, data.size, data.size)

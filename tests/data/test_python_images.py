@@ -202,7 +202,7 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
         (Photos(broken), "reading item 0 of Photos raised OSError: truncated"),
         (Photos(lambda array: 7), "a tuple of an image and its label"),
         (WithoutLength(), "WithoutLength has no length. Define its method __len__"),
-        (DataLoader(Photos()), "Pass its attribute `dataset`"),
+        (DataLoader(Photos()), "Pass the attribute `dataset`"),
         (TensorDataset(torch.zeros(4, 3, 8, 8), torch.tensor([-1, 1, 1, -1])), "-1 or 1"),
     ],
 )
