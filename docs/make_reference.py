@@ -132,15 +132,22 @@ ssl_vit.finetune(recipe="finetune", init=result.folder)  # the images of the run
 
 An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), with uint8 or uint16 pixels, or
 with floating-point pixels from 0 to 1 (`ToTensor`). A label is an integer, a text, a list of
-integers, or None.
+integers, or None. None and the integer -1 stand for no label.
 
 The images are written once, into a hidden folder of `out=` (default `runs`), and a line says where.
 Therefore a run resumes exactly, also from the command line, and `ssl-vit finetune init=RUN` finds
-the images of the run. The copy takes disk space, so pass paths if your images are large files. Pass
-the data set without random transforms: if reading an image twice gives different pixels,
+the images of the run. The copy takes disk space, so pass paths if your images are large files. To
+delete copies, delete the folder `runs/.images`. Each call reads the data set again, to see that the
+images are the same. To save this time, pass `data={"path": FOLDER}` with the folder that the line
+names.
+
+Pass the data set without random transforms: if reading an image twice gives different pixels,
 `pretrain` refuses the data set. A data set without a length (an `IterableDataset`) is refused, too.
 
-`finetune`, `evaluate`, `embed` and `study` also take `images=`.
+`finetune`, `evaluate`, `embed` and `study` also take `images=`. `finetune` and `evaluate` need test
+images: pass `images={"train": photos, "test": test_photos}`, or add `data={"test": 0.2}`. If an
+encoder was trained at another size than that of the images, add for example `data={"size": 32}` to
+keep the encoder's size.
 
 ## Your own augmentations
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import rng
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..recipe.augmentations import Augmentation, is_albumentations
 
 TRIES = 16  # seeds with which `check` compares two calls
@@ -59,15 +59,24 @@ def _call(augmentation: Augmentation, name: str, image: Tensor, seed: int) -> Te
     """Call the augmentation with seeded generators, and return integers (C, H, W).
 
     Raises:
-        UserError: The result is no image with the channels and the type of `image`.
+        UserError: The augmentation raises an error, or the result is no image with the channels
+            and the type of `image`.
     """
     call: Any = augmentation.call
+    wants_array = is_albumentations(call)
+    # copies, because an augmentation may change the image in place
+    given: Any = image.clone(memory_format=torch.contiguous_format)
+    if wants_array:
+        given = np.moveaxis(image.numpy(), 0, -1).copy()
     with _seeded(augmentation, seed):
-        if is_albumentations(call):
-            array = np.moveaxis(image.numpy(), 0, -1).copy()  # a transform may change it in place
-            result = call(image=array)["image"]
-        else:
-            result = call(image.clone(memory_format=torch.contiguous_format))
+        try:
+            result = call(image=given)["image"] if wants_array else call(given)
+        except Exception as error:
+            kind = f"{type(given).__name__} of {given.dtype} {tuple(given.shape)}"
+            raise UserError(
+                f"data.augment={name}: the augmentation raised {one_line(error)} for a {kind}."
+                " Write an augmentation that takes such images."
+            ) from error
     if isinstance(result, np.ndarray) and result.ndim == 3:
         result = torch.from_numpy(np.ascontiguousarray(np.moveaxis(result, -1, 0)))
     is_image = isinstance(result, Tensor) and result.ndim == 3 and result.numel() > 0

@@ -2,7 +2,8 @@
 
 `ssl_vit.pretrain(images=DATASET)` writes the images once into a folder, and the run reads this
 folder like any other `data.path`. So a run resumes exactly, and later commands find the images.
-Files are not copied: the folder has a hard link to each file, where the disk allows it.
+Files are not copied: the folder has a hard link to each file, where the disk allows it. The queries
+of `ssl_vit.embed` are stored in the same place.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,15 +21,19 @@ import pyarrow.parquet
 from filelock import FileLock
 from PIL import Image, ImageOps
 
-from ..errors import UserError
+from ..errors import UserError, one_line
 from ..formatting import format_bytes
-from .decoding import from_pillow
+from ..runs.console import with_progress
+from ..runs.files import write_atomically
+from .decoding import NPY, from_pillow
 from .fingerprints import MOST_BYTES
 from .labels import usual_columns
 
 FOLDER = ".images"  # in the folder of runs; the hidden folder is not searched for runs
+QUERIES = "queries"  # folder of the queries, in FOLDER
 FILES = ".files"  # folder of the links, in the folder of the images
 IMAGE_KEYS = ("image", "img", "pixel_values", "jpg", "png")
+COLOURS = (1, 3)  # channels by which an image (C, H, W) is told from (H, W, C)
 # Modes of Pillow that PNG stores as they are
 PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 LONGEST_NAME = 200  # bytes
@@ -96,7 +101,8 @@ def store(images: Any, out: Path) -> Path:
         raise UserError(f"images=: there are no images{' in ' + empty[0] if empty else ''}.")
     digest = _Digest(splits)
     for name, split in splits.items():
-        for number in digest.sample(split):
+        sample = digest.sample(split)
+        for number in _with_progress(sample, f"{name} images"):
             digest.add(name, number, split.read(number))
     parent = out / FOLDER / digest.text()
     parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +121,7 @@ def store(images: Any, out: Path) -> Path:
                 unfinished.rename(folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    if os.environ.get("RANK", "0") == "0":
+    if _is_main_process():
         counts = ", ".join(f"{split.length:,} {name}" for name, split in splits.items())
         tables = [file for name in splits for file in (folder / name).glob("*.arrow")]
         size = sum(file.stat().st_size for file in [*tables, *folder.glob("*.parquet")])
@@ -125,6 +131,41 @@ def store(images: Any, out: Path) -> Path:
             flush=True,
         )
     return folder
+
+
+def store_queries(queries: Any, out: Path) -> Any:
+    """Write the queries that are images in memory as files, and return all queries as paths.
+
+    The name of a file is a hash of the image, so the same image is written once.
+
+    Args:
+        queries: Image or path, or a list of these. A path is returned as it is.
+        out: Folder of the runs.
+
+    Raises:
+        UserError: An image has no pixels that can be stored exactly.
+    """
+    if isinstance(queries, list | tuple):
+        return [store_queries(query, out) for query in queries]
+    if queries is None or isinstance(queries, str | os.PathLike):
+        return queries
+    encoded = _encode_pixels(queries, "query=: an image")
+    kind = "npy" if encoded.startswith(NPY) else "png"
+    file = out / FOLDER / QUERIES / f"{hashlib.sha256(encoded).hexdigest()[:8]}.{kind}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, encoded)
+    return file
+
+
+def _is_main_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _with_progress(numbers: range, what: str) -> Iterable[int]:
+    """Yield the numbers of images, and let one process print progress from time to time."""
+    if not _is_main_process():
+        return numbers
+    return with_progress(numbers, len(numbers), what, word="read")
 
 
 class _Digest:
@@ -176,9 +217,7 @@ def _open_split(images: Any) -> Split:
     if paths:
         known = [_plain_label(label) for _, label in paths]
         return Split(len(paths), lambda i: Row(paths[i][0], known[i]), classes, known)
-    has_rows = hasattr(images, "__getitem__") and hasattr(images, "__len__")
-    if not has_rows or isinstance(images, type | str | bytes):
-        raise UserError(f"images=: expected {KINDS}, not {type(images).__name__}.")
+    _check_rows(images)
     whole = images
     while not hasattr(whole, "classes") and hasattr(whole, "dataset"):
         whole = whole.dataset  # of a torch Subset
@@ -190,7 +229,42 @@ def _open_split(images: Any) -> Split:
         if targets is not None and len(targets) == len(images):
             labels = [_plain_label(label) for label in targets]
     classes = [*map(str, names)] if is_list else []
-    return Split(len(images), lambda i: _encode(images[i], i), classes, labels)
+    return Split(len(images), lambda i: _encode(_item(images, i), i), classes, labels)
+
+
+def _check_rows(images: Any) -> None:
+    """Check that an object has rows, which are read by their number.
+
+    Raises:
+        UserError: The object is something else.
+    """
+    kind = type(images).__name__
+    has_rows, has_length = hasattr(images, "__getitem__"), hasattr(images, "__len__")
+    if isinstance(images, type | str | bytes) or not (has_rows or hasattr(images, "dataset")):
+        raise UserError(f"images=: expected {KINDS}, not {kind}.")
+    if not has_rows:  # a DataLoader
+        raise UserError(
+            f"images=: {kind} has batches. Pass the attribute `dataset` of this object instead."
+        )
+    if not has_length:
+        raise UserError(f"images=: {kind} has no length. Define its method __len__.")
+
+
+def _item(images: Any, row: int) -> Any:
+    """Return an item of a torch Dataset.
+
+    Raises:
+        UserError: The data set raises an error.
+    """
+    try:
+        return images[row]
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"images=: reading item {row} of {type(images).__name__} raised {one_line(error)}."
+            " Repair this item, or leave it out with torch.utils.data.Subset."
+        ) from error
 
 
 def _paths(images: Any) -> tuple[list[tuple[Path, Any]], list[str]]:
@@ -257,16 +331,16 @@ def _encode(item: Any, row: int) -> Row:
         item = item[key]
     elif isinstance(item, tuple | list) and item:
         item, label = (*item, None)[:2]
-    return Row(_encode_pixels(item, row), _plain_label(label))
+    return Row(_encode_pixels(item, f"images=: image {row}"), _plain_label(label))
 
 
-def _encode_pixels(image: Any, row: int) -> bytes:
+def _encode_pixels(image: Any, name: str) -> bytes:
     """Encode an image without loss: as PNG, or else as .npy.
 
     Args:
         image: PIL image, uint8 or uint16 array (H, W) or (H, W, C), or tensor (H, W) or (C, H, W).
-            Floating-point pixels must lie between 0 and 1, and stand for 8 bits.
-        row: Number of the image, for errors.
+            Floating-point pixels must be between 0 and 1, and stand for 8 bits.
+        name: Argument and number of the image, for errors.
 
     Raises:
         UserError: The image has another form.
@@ -279,25 +353,56 @@ def _encode_pixels(image: Any, row: int) -> bytes:
         upright.info.pop("icc_profile", None)
         upright.save(encoded, "PNG", compress_level=1)
         return encoded.getvalue()
-    if hasattr(image, "detach"):  # a tensor
-        tensor = image.detach().cpu()
-        array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
-        array = np.moveaxis(array, 0, -1) if array.ndim == 3 else array
-    else:
-        array = np.asarray(image)
-    if array.dtype.kind == "f" and array.size and array.min() >= 0 and array.max() <= 1:
-        array = np.rint(array * 255).astype(np.uint8)
-    if array.ndim not in (2, 3) or array.dtype not in (np.uint8, np.uint16) or not array.size:
-        raise UserError(
-            f"images=: image {row} has the type {array.dtype} and the shape {array.shape}. Pass PIL"
-            " images, or uint8 pixels without Normalize."
-        )
+    is_tensor = hasattr(image, "detach")
+    array = _to_array(image.detach().cpu()) if is_tensor else np.asarray(image)
+    array = _whole_numbers(array, str(getattr(image, "dtype", array.dtype)), name)
+    if array.ndim == 3:
+        first, _, last = array.shape
+        if (first in COLOURS) != is_tensor and (last in COLOURS) == is_tensor:
+            wanted = "tensors must be (C, H, W)" if is_tensor else "arrays must be (H, W, C)"
+            raise UserError(f"{name} has the shape {array.shape}, but {wanted}.")
+        array = np.moveaxis(array, 0, -1) if is_tensor else array
     array = np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
     if array.dtype == np.uint8 and array.shape[2:] in ((), (3,)):
         Image.fromarray(array).save(encoded, "PNG", compress_level=1)
     else:
         np.save(encoded, array)
     return encoded.getvalue()
+
+
+def _to_array(tensor: Any) -> np.ndarray:
+    """Return a tensor as an array. Floating-point values become float64 (NumPy has no bfloat16)."""
+    array: np.ndarray = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+    return array
+
+
+def _whole_numbers(pixels: np.ndarray, kind: str, name: str) -> np.ndarray:
+    """Return pixels as uint8 or uint16.
+
+    Args:
+        pixels: The pixels.
+        kind: Type of the user's pixels.
+        name: Argument and number of the image, for errors.
+
+    Raises:
+        UserError: The pixels are no image, or have another type or range.
+    """
+    if pixels.ndim not in (2, 3) or not pixels.size:
+        raise UserError(
+            f"{name} has the type {kind} and the shape {pixels.shape}. Use an image, or a tuple of"
+            " an image and its label."
+        )
+    if pixels.dtype in (np.uint8, np.uint16):
+        return pixels
+    if pixels.dtype.kind != "f":
+        raise UserError(f"{name} has the type {kind}. Use uint8 or uint16.")
+    low, high = pixels.min(), pixels.max()
+    if not 0 <= low <= high <= 1:
+        raise UserError(
+            f"{name} has the type {kind} and values from {low:.3g} to {high:.3g}. Use uint8, or"
+            " values from 0 to 1 without Normalize."
+        )
+    return np.rint(pixels * 255).astype(np.uint8)
 
 
 def _plain_label(label: Any) -> Any:
@@ -386,7 +491,8 @@ class _Rows:
         self.labels: list[Any] = []
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number in range(self.split.length):
+        numbers = range(self.split.length)
+        for number in _with_progress(numbers, f"{self.name} images, which are written to disk"):
             row = self.split.read(number)
             self.digest.add(self.name, number, row)
             self.labels.append(row.label)
@@ -427,7 +533,13 @@ def _label_feature(labels: list[Any], classes: Sequence[str]) -> Any:
         raise UserError(
             "images=: some labels are numbers and some are texts or lists. Use one type."
         )
-    highest = max(label for label in labels if label is not None) if kind is int else 0
+    known = {label for label in labels if label not in (None, -1)} if kind is int else set()
+    if kind is int and len(known) == 1 and -1 in labels:
+        raise UserError(
+            f"images=: all labels are -1 or {known.pop()}, and -1 means no label. Use 0 and 1"
+            " for two classes."
+        )
+    highest = max(known, default=-1)
     if kind is int and classes and highest < len(classes):
         return datasets.ClassLabel(names=list(classes))
     types = {int: datasets.Value("int64"), str: datasets.Value("string")}

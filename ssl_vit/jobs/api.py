@@ -117,12 +117,21 @@ def evaluate(
     return _run(options, keywords, images, cli.EVALUATE)
 
 
-def embed(options: Options = (), /, *, images: Any = None, **keywords: Any) -> "EmbeddedImages":
+def embed(
+    options: Options = (), /, *, images: Any = None, query: Any = None, **keywords: Any
+) -> "EmbeddedImages":
     """Write the features of every image of a data set.
 
     `embed` computes only the features that the folder does not have yet. With `query="cat.jpg"`, it
-    also finds the images whose features are most similar to the features of cat.jpg.
-    `images` is as for `pretrain`.
+    also finds the images whose features are most similar to the features of cat.jpg. A notebook
+    displays these images.
+
+    Args:
+        options: Options.
+        images: Images as for `pretrain`.
+        query: Paths, PIL images, arrays or tensors, a single one or a list. Images in memory are
+            written as files into the folder `out=`, with the pixels unchanged.
+        keywords: More options.
 
     Raises:
         UserError: The options, the encoder, the images or the folder do not fit together.
@@ -133,6 +142,7 @@ def embed(options: Options = (), /, *, images: Any = None, **keywords: Any) -> "
         from . import embed as tool
 
         keywords |= place_images(options, keywords, images)
+        keywords |= _place_queries(options, keywords, query)
         tool_options = from_python(EmbedOptions, options, keywords)
         return tool.embed(*tool.prepare(tool_options))
 
@@ -199,7 +209,8 @@ def load_encoder(
 
     `encoder.feature(images, pool)` pools the patch tokens into their mean (`"avg"`) or returns the
     class token (`"token"`). The default is `encoder.pool`, the pooling of the run, the export or
-    the repository that the weights come from.
+    the repository that the weights come from. The features have a gradient, unless they are
+    computed inside `torch.inference_mode()`.
 
     Args:
         init: The same values as for `init=`: a run folder, the folder of an export, timm:NAME,
@@ -273,9 +284,24 @@ def place_images(options: Options, keywords: dict[str, Any], images: Any) -> dic
         return {"data.path": images}
     from ..data import python_images
 
-    arguments = given.python_arguments(options, keywords)
+    return {"data.path": python_images.store(images, _out(options, keywords))}
+
+
+def _place_queries(options: Options, keywords: dict[str, Any], query: Any) -> dict[str, Any]:
+    """Store the queries that are images in memory, and return {"query": paths}, or {} for None."""
+    if query is None:
+        return {}
+    from ..data import python_images
+
+    return {"query": python_images.store_queries(query, _out(options, keywords))}
+
+
+def _out(options: Options, keywords: dict[str, Any]) -> Path:
+    """Return the folder `out=` that the options of a function name."""
+    # a path as the first argument means init=, and does not matter here
+    arguments = given.python_arguments(options, keywords, "init")
     values = words.parse(arguments.words) | dict(arguments.pairs or ())
-    return {"data.path": python_images.store(images, Path(values.get("out") or "runs"))}
+    return Path(values.get("out") or "runs")
 
 
 def _own_augment(augment: Callable[..., Any] | None, name: str | None) -> dict[str, Any]:

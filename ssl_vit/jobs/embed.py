@@ -1,7 +1,7 @@
 """Write the features of every image of a data set, in shards. Torch is imported late."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from ..errors import UserError, report_errors
 from ..recipe.given import Arguments
 from ..recipe.tool import parse
 from ..recipe.tools import EmbedOptions
+from ..runs import notebook
 
 if TYPE_CHECKING:
     from ..evaluation.embedding import Neighbor
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddedImages:
-    """Files with the features of the images of a data set.
+    """Files with the features of the images of a data set. A notebook shows the nearest images.
 
     Attributes:
         folder: Contains embed.json and the shards.
@@ -28,11 +29,17 @@ class EmbeddedImages:
             (cosine similarity), `split`, `index`, `file`, `label` (the number of the class, or -1)
             and `query` (the value of `query=`). Empty without `query=`, and on processes other than
             rank 0.
+        page: Content of nearest.html, the page with the nearest images. Empty if `nearest` is.
     """
 
     folder: Path
     files: list[Path]
     nearest: "list[Neighbor]"
+    page: str = field(default="", repr=False)
+
+    def _repr_html_(self) -> str | None:
+        """Return the page, or None if a notebook should show the text of this object."""
+        return notebook.inline_page(self.page) if self.page else None
 
 
 def main(arguments: list[str]) -> None:
@@ -117,5 +124,4 @@ def embed(options: EmbedOptions, named: "NamedEncoder", data: "Data") -> Embedde
     run = Run(named.recipe)
     with session(run) as current:
         features = FeatureFolder(options, named, data, current)
-        files, nearest = features.run()
-    return EmbeddedImages(features.folder, files, nearest)
+        return EmbeddedImages(features.folder, *features.run())

@@ -100,14 +100,14 @@ class FeatureFolder:
         self.folder = Path(self.recipe.out) / self.recipe.name
         self.output = OutputFolder(self.folder, OWN_NAMES, RECORD, Embedded)
 
-    def run(self) -> tuple[list[Path], list[Neighbor]]:
+    def run(self) -> tuple[list[Path], list[Neighbor], str]:
         """Write the missing shards, each on a single process, then answer the queries.
 
         If the options set no precision, new features have the precision of the existing shards.
 
         Returns:
-            The paths of the shards, and the images nearest to each query. The nearest images are
-            empty without a query, and on processes other than rank 0.
+            The paths of the shards, the images nearest to each query, and the page with these
+            images. Images and page are empty without a query, and on processes other than rank 0.
 
         Raises:
             UserError: The weights, the images or the folder are unsuitable, or too many images
@@ -136,8 +136,8 @@ class FeatureFolder:
             self._write(self.shards[number], read)
         accelerator.wait_for_everyone()
         on_main(accelerator, self._record_new_shards)
-        nearest = self._answer(queries, read) if queries else []
-        return [shard.file for shard in self.shards], nearest
+        nearest, page = self._answer(queries, read) if queries else ([], "")
+        return [shard.file for shard in self.shards], nearest, page
 
     def _load_splits(self) -> dict[str, Source]:
         """Open the splits whose features are written: the splits in split=, or all with images.
@@ -391,7 +391,7 @@ class FeatureFolder:
         unreadable = [name for _, names in summaries for name in names]
         return sum(images for images, _ in summaries), unreadable
 
-    def _answer(self, queries: Sequence[Query], read: TokenReader) -> list[Neighbor]:
+    def _answer(self, queries: Sequence[Query], read: TokenReader) -> tuple[list[Neighbor], str]:
         """Find and show the images whose features are most similar to each query.
 
         The images are printed and written to nearest.html. A query's own file is left out.
@@ -401,7 +401,7 @@ class FeatureFolder:
             read: Reader of features.
 
         Returns:
-            The nearest images of all queries, each with the name of its query.
+            The nearest images of all queries, each with the name of its query, and the page.
         """
         top = self.options.top or TOP
         x_QD = np.stack([self._feature(query, read) for query in queries])
@@ -419,8 +419,8 @@ class FeatureFolder:
         searched = ComparedImages(
             self.splits, num_images, self.recipe.data, pair_similarity, self._describe(), command
         )
-        nearest_images.show(answers, searched, self.folder)
-        return [neighbour for _, neighbours in answers for neighbour in neighbours]
+        page = nearest_images.show(answers, searched, self.folder)
+        return [neighbour for _, neighbours in answers for neighbour in neighbours], page
 
     def _feature(self, query: Query, read: TokenReader) -> np.ndarray:
         """Compute the feature (D,) of a query image, float32.

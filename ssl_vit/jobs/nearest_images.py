@@ -113,7 +113,7 @@ def fresh_weights_command(options: EmbedOptions) -> str:
 
 def show(
     answers: Sequence[tuple[Query, list[Neighbor]]], compared: ComparedImages, folder: Path
-) -> None:
+) -> str:
     """Print the nearest images of each query, best first, and write nearest.html into the folder.
 
     For comparison with the similarities to the query, the first line gives the average similarity
@@ -123,6 +123,9 @@ def show(
         answers: Each query with the nearest images, without the query's own file.
         compared: The images that the queries were compared with.
         folder: The folder of the page.
+
+    Returns:
+        The page.
 
     Raises:
         OSError: The page cannot be written.
@@ -141,8 +144,10 @@ def show(
             print(f"note        {warning}")
     if compared.command:
         print(f"compare     {compared.command}")
-    write_atomically(folder / PAGE, _page(answers, compared))
+    page = _page(answers, compared)
+    write_atomically(folder / PAGE, page)
     print(f"page        {folder / PAGE}", flush=True)
+    return page
 
 
 def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | None) -> str:

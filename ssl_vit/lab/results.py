@@ -138,7 +138,7 @@ class Results:
             is_same_index = np.array_equal(index_M, first_index_M)
             if not is_same_index or not np.array_equal(label_ML, first_label_ML):
                 raise UserError(
-                    f"{path}: the test images or their labels differ from those of {first_name}, so"
+                    f"{path}: the test images or their labels differ from {first_name}, so"
                     f" {STUDY_HINT}"
                 )
             is_labelled_M = (label_ML >= 0).any(1)

@@ -387,7 +387,7 @@ def _means_over_axes(
         minus = partial(compare, rows, axis, scale=measure.scale)
         frame = _summary(results, verdict, measure, rows, baseline, minus)
         caption = (
-            f"Each value is a mean over names of {over}: over all of them, or over those of the"
+            f"Each value is a mean over names of {over}: over all of them, or over the names of the"
             " group that the row names. Each row says how many have finished, such as 3 of 4."
         )
         left_out = ", ".join(name for name in all_names if name not in planned)

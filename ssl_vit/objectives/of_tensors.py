@@ -94,7 +94,7 @@ class ObjectiveOfTensors(nn.Module):
                     f"{name}: the labels are missing. Use objective(images, label=...)."
                 )
             label = torch.full((len(images),), -1)
-        check_integers(images, self.objective.encoder.data)
+        self._check_images(images)
         self.recipe.declared.check_pass(self.recipe, len(images))
         index_B = np.arange(len(images))
         if key is None and self.training:
@@ -150,6 +150,29 @@ class ObjectiveOfTensors(nn.Module):
         """Drop the gradient of a weight that is frozen in this step, so that it does not move."""
         if any(p is frozen for frozen in self.objective.frozen_weights(self.progress)):
             p.grad = None
+
+    def _check_images(self, images: Any) -> None:
+        """Check the type and the shape of a batch of images.
+
+        Raises:
+            TypeError, ValueError: The type or the shape is wrong.
+        """
+        data = self.objective.encoder.data
+        if isinstance(images, list | tuple):
+            raise TypeError(
+                f"the images are a {type(images).__name__}. If a batch has images and labels, pass"
+                " only the images: objective(batch[0])."
+            )
+        check_integers(images, data)
+        shape, image = (*images.shape,), (data.channels, data.size, data.size)
+        if schema.compared_views(self.recipe) is None:  # otherwise, views of this size are cut
+            if shape[1:] != image:
+                wanted = ", ".join(map(str, image))
+                raise ValueError(f"the images have shape {shape}. Use the shape (B, {wanted}).")
+        elif images.ndim not in (4, 5) or shape[-3] != data.channels:
+            raise ValueError(
+                f"the images have shape {shape}. Use the shape (B, {data.channels}, H, W)."
+            )
 
     def _with_views(self, batch: Batch) -> Batch:
         """Return the batch with views, if the objective compares views."""

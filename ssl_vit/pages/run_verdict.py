@@ -38,7 +38,7 @@ NO_INTERVAL = (
     " images, the images were also used to train or choose the weights, or several images show the"
     " same object (data.group)"
 )
-NOT_COMPARED = "the features were not compared with those of untrained weights: {reason}"
+NOT_COMPARED = "the features were not compared with features of untrained weights: {reason}"
 
 
 def verdict(

@@ -213,8 +213,8 @@ class ProgressLines(_Progress):
         print(line, flush=True)
 
 
-def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
-    """Yield items, and print progress from time to time. For measurements outside of training.
+def with_progress(items: Iterable[T], count: int, what: str, word: str = "measured") -> Iterator[T]:
+    """Yield items, and print progress from time to time. For work outside of training.
 
     A printed line looks like `measured    120/500  features of test images  left 40 s`.
 
@@ -222,8 +222,9 @@ def with_progress(items: Iterable[T], count: int, what: str) -> Iterator[T]:
         items: Items, such as batches of test images.
         count: Number of items.
         what: Description of the items, which each line shows.
+        word: First word of the lines.
     """
-    lines = ProgressLines(0, count, word="measured")
+    lines = ProgressLines(0, count, word=word)
     lines.row = what
     for number, item in enumerate(items, 1):
         # Keep the step of the description up to date. Otherwise, lines would say "at step ...".

@@ -131,7 +131,8 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
 
     The study compares the pre-training with tuned training from scratch or, if the pre-training
     began with other weights, with these weights. The result is empty if the objective learns labels
-    or comes from a plugin, because the study does not support such objectives.
+    or comes from a plugin, or if the pre-training has an augmentation of the user's own, because
+    the study supports neither.
 
     Without labelled images, the command contains a placeholder for an image folder. The same holds
     for a stream of images, because no test images can be held out from a stream.
@@ -143,7 +144,7 @@ def worth_command(pretraining: Recipe, labelled: Recipe | None) -> str:
     # If the objective's plugin is not loaded, use the declaration that runs have recorded
     declared = declaration.find_objective_or_stub(pretraining.objective)
     learns_labels = any(part.labels for part in declared.trained(pretraining))
-    if learns_labels or pretraining.plugin:
+    if learns_labels or pretraining.plugin or pretraining.data.augment:
         return ""
     options = [f"objective={pretraining.objective}"]
     if labelled is None or labelled.data.stream:

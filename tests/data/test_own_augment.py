@@ -242,6 +242,7 @@ def test_views_are_augmented_one_by_one(tmp_path: Path) -> None:
         (v2.ToDtype(torch.float32, scale=True), "float32"),
         (v2.Grayscale(), "type and channels"),
         (partial(lambda image, opaque: image, opaque=object()), "augment_name"),
+        (lambda image: image.rotate(20), r"raised AttributeError: .* for a Tensor of torch.uint8"),
     ],
 )
 def test_what_cannot_be_seeded_or_named_is_one_line(

@@ -1,5 +1,6 @@
 """Images given to the Python functions as objects: what a run reads is what the object holds."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 import ssl_vit
 from helpers.options import TINY, altered
 from ssl_vit.data import python_images
 from ssl_vit.data.decoding import decode, decode_stored_values
 from ssl_vit.data.run_splits import open_for_testing
+from ssl_vit.runs import console
 
 NUMBER = 30
 FEW = altered(TINY, "optim.steps=2", "optim.warmup=1", "optim.batch=8", "data.validation=0.2")
@@ -39,6 +41,15 @@ class Photos(Dataset):
 
     def __getitem__(self, row: int) -> tuple[Any, int]:
         return self.make(pixels(row, self.channels)), row % 2
+
+
+class WithoutLength(Dataset):
+    def __getitem__(self, row: int) -> Image.Image:
+        return Image.fromarray(pixels(row))
+
+
+def broken(array: np.ndarray) -> None:
+    raise OSError("truncated\nin the middle")
 
 
 def to_tensor(array: np.ndarray) -> torch.Tensor:
@@ -184,9 +195,35 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
         (Photos(lambda array: np.random.permutation(array)), "augment="),  # noqa: NPY002
         ([("photos/1.png", 0.5)], "0.5 is no label"),
         (["nowhere/1.png"], "nowhere/1.png"),
+        (Photos(lambda array: to_tensor(array).float() * 9), "float32 and values from 0 to 2"),
+        (Photos(lambda array: array.astype(np.int64)), "type int64. Use uint8 or uint16"),
+        (Photos(torch.from_numpy), r"\(20, 24, 3\), but tensors must be \(C, H, W\)"),
+        (Photos(lambda array: to_tensor(array).numpy()), r"arrays must be \(H, W, C\)"),
+        (Photos(broken), "reading item 0 of Photos raised OSError: truncated"),
+        (Photos(lambda array: 7), "a tuple of an image and its label"),
+        (WithoutLength(), "WithoutLength has no length. Define its method __len__"),
+        (DataLoader(Photos()), "Pass the attribute `dataset`"),
+        (TensorDataset(torch.zeros(4, 3, 8, 8), torch.tensor([-1, 1, 1, -1])), "-1 or 1"),
     ],
 )
 def test_what_is_no_set_of_images_is_one_line(images: Any, text: str, tmp_path: Path) -> None:
     with pytest.raises(ssl_vit.UserError, match=text):
         python_images.store(images, tmp_path)
     assert not [*tmp_path.rglob("*.arrow")]
+
+
+def test_images_with_the_label_minus_one_have_no_label(tmp_path: Path) -> None:
+    """As in torchvision's STL10. Two classes -1 and 1 would silently become a single class."""
+    labels = torch.tensor([-1, 0, 1, -1])
+    split = opened(TensorDataset(torch.zeros(4, 3, 8, 8), labels), tmp_path)["train"]
+    assert split.fetch(np.arange(4))[1].tolist() == labels.tolist()
+
+
+def test_a_slow_data_set_shows_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "LINE_INTERVAL", 0)
+    monkeypatch.setattr(console, "LINE_SHARE", 1e-9)
+    python_images.store(Photos(number=3), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(re.match(r"read +\d/3  train images  left", line) for line in lines), lines

@@ -1,6 +1,7 @@
 """tools/embed.py: what the files hold, resuming, several processes, queries, what is refused."""
 
 import base64
+import html
 import io
 import itertools
 import json
@@ -9,6 +10,7 @@ import shlex
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -268,6 +270,47 @@ def test_a_copy_of_the_query_is_an_answer_and_names_are_escaped_in_links(
     assert made.nearest[0].similarity == pytest.approx(1, abs=1e-5)
     page = (made.folder / "nearest.html").read_text()
     assert f'href="{place.as_uri()}/train/a/a%20%22b%22%20%231%3F.png"' in page
+
+
+def test_a_query_in_memory_is_answered_like_the_same_image_in_a_file(
+    words: list[str], images: Path, tmp_path: Path
+) -> None:
+    """A PIL image, an array and a tensor, one or a list, also of paths; each in its kind."""
+    noise = np.random.default_rng(5).integers(0, 256, (16, 18, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "file.png")
+    grey = Image.fromarray(noise[..., 0])
+    grey.save(tmp_path / "grey.png")
+    kinds = (Image.fromarray(noise), noise, torch.from_numpy(noise).permute(2, 0, 1))
+    by_file, by_grey = (
+        ssl_vit.embed(words, query=tmp_path / name, top=3) for name in ("file.png", "grey.png")
+    )
+    made = ssl_vit.embed(words, query=[*kinds, grey, tmp_path / "file.png"], top=3)
+
+    def plain(nearest: list[embedding.Neighbor]) -> list[tuple[Any, ...]]:
+        """Round, because the similarities of several queries are a product of matrices."""
+        return [(round(one.similarity, 5), one.split, one.file, one.label) for one in nearest]
+
+    expected = [*plain(by_file.nearest) * 3, *plain(by_grey.nearest), *plain(by_file.nearest)]
+    assert plain(made.nearest) == expected
+    stored = {one.query for one in made.nearest[:9]}
+    assert len(stored) == 1 and np.array_equal(np.array(Image.open(*stored)), noise)
+    alone = ssl_vit.embed(words, query=noise, top=3).nearest
+    assert [one._replace(query=by_file.nearest[0].query) for one in alone] == by_file.nearest
+    for wrong, says in ((noise[None], r"the shape \(1, 16, 18, 3\)"), ([noise, 3], "int64")):
+        with pytest.raises(ssl_vit.UserError, match=rf"^query=: an image has .*{says}"):
+            ssl_vit.embed(words, query=wrong)
+
+
+def test_a_notebook_shows_the_answers_of_this_call(
+    words: list[str], images: Path, capsys: pytest.CaptureFixture
+) -> None:
+    made = ssl_vit.embed(words, query=images / "train" / "b" / "2.png", top=3)
+    later = ssl_vit.embed(words, query=images / "test" / "a" / "1.png", top=2)
+    for result, count in ((made, 4), (later, 3)):
+        shown = result._repr_html_()
+        page = html.unescape(shown.partition('srcdoc="')[2].partition('"')[0])
+        assert len(shown_thumbnails(page)) == count and page == result.page
+    assert ssl_vit.embed(words)._repr_html_() is None
 
 
 @pytest.mark.parametrize("sampled", [2000, 5])

@@ -1,6 +1,7 @@
 """The study tool: its options, sweeps, what a study's folder keeps when the study changes, and tiny
 studies to their end."""
 
+import html
 import json
 import os
 import re
@@ -339,6 +340,8 @@ def test_a_tiny_study_to_its_end(finished: Path, ended: Path, serial: list[str])
     assert "optim.lr" not in plan.by_name["final-mpp-0"].values
     outcome = ssl_vit.study(written(ended, STUDY))
     assert (outcome.name, outcome.folder, outcome.failed) == ("tiny", ended / "tiny", {})
+    report = html.escape((ended / "tiny" / "report.html").read_text())
+    assert outcome._repr_html_().count(report) == 1  # what a notebook shows
     assert sorted(outcome.finished) == sorted(NAMES) and serial == []
 
 
@@ -351,6 +354,7 @@ def test_a_study_that_compares_nothing_says_why_it_has_no_report(
     outcome = ssl_vit.study(written(tmp_path, content))
     assert outcome.finished == serial == ["pretrain-0"] and not outcome.failed
     assert "\nno report   " in capsys.readouterr().out
+    assert outcome._repr_html_() is None
 
 
 # Runs of 4 and 8 steps that share their first 2 and 4 steps with one that decays from 4 on

@@ -208,6 +208,12 @@ def test_wrong_images_and_labels_are_one_line() -> None:
     assert "dino.koleo_group=3: " in refused(grouped, images())
     views = torch.stack([images(6), images(6)], 1)
     assert "views.local=4: " in refused(grouped, views)
+    with pytest.raises(TypeError, match=r"are a list.*objective\(batch\[0\]\)"):
+        build("mae", scratch())([images(), torch.zeros(4).long()])
+    with pytest.raises(ValueError, match=r"\(4, 3, 20, 20\). Use the shape \(B, 3, 16, 16\)"):
+        build("mae", scratch())(images(size=20))
+    with pytest.raises(ValueError, match=r"\(4, 16, 16, 3\). Use the shape \(B, 3, H, W\)"):
+        build("moco_v3", scratch(), steps=1).eval()(images().permute(0, 2, 3, 1))
     with pytest.raises(TypeError, match="float32"):
         labelled(images().float(), label=torch.zeros(4).long())
 

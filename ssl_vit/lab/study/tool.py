@@ -20,10 +20,12 @@ from ...formatting import (
     typed_command,
 )
 from ...jobs.image_facts import fingerprint
+from ...pages.run_page import PAGE
 from ...recipe.given import Arguments
 from ...recipe.keys import Values
 from ...recipe.recipe_files import read
 from ...recipe.tool import parse
+from ...runs import notebook
 from ...runs.folder import Run
 from ...runs.identity import check_finished
 from ..options import PlanOptions
@@ -41,7 +43,7 @@ ARRAY_OPTIONS = ("only=", "index=")  # the options of an element of a job array
 
 @dataclass(frozen=True)
 class StudyOutcome(launch.LaunchOutcome):
-    """Outcome of a study.
+    """Outcome of a study. A notebook shows the report.
 
     Attributes:
         name: Name of the study.
@@ -50,6 +52,11 @@ class StudyOutcome(launch.LaunchOutcome):
 
     name: str = ""
     folder: Path = field(default_factory=Path)
+
+    def _repr_html_(self) -> str | None:
+        """Return the study's report, or None if there is no report."""
+        page = self.folder / PAGE
+        return notebook.inline_page(page.read_text()) if page.is_file() else None
 
 
 def main(words: Sequence[str]) -> int:
