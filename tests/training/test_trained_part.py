@@ -121,7 +121,7 @@ def test_the_last_blocks_and_the_final_norm_are_trained(count: int) -> None:
     encoder = build_encoder(Model(**SIZES, train=f"blocks:{count}"), Data(size=16))
     freeze_untrained(encoder)
     trained = {name for name, p in encoder.backbone.named_parameters() if p.requires_grad}
-    prefixes = tuple(f"blocks.{2 - k}." for k in range(1, count + 1)) + ("norm.",)
+    prefixes = ("norm.", *(f"blocks.{2 - k}." for k in range(1, count + 1)))
     names = {name for name, _ in encoder.backbone.named_parameters()}
     assert trained == {name for name in names if name.startswith(prefixes)}
 
