@@ -24,12 +24,11 @@ class LowRankLinear(PackedLinear):
     def forward(  # type: ignore[override]
         self, x_BTC: Tensor, wanted_BK: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the output of `PackedLinear`, of which any linear layer without `wanted_BK` is a
-        special case, plus the low-rank update.
+        """Return the output of the frozen layer plus the low-rank update.
 
         Args:
             x_BTC: All tokens.
-            wanted_BK: Indices of the tokens that need queries, int64. None: all tokens.
+            wanted_BK: As in `PackedLinear`, for a layer that computes queries, keys and values.
         """
         update = self.up(self.down(x_BTC))
         if wanted_BK is None:
