@@ -51,7 +51,7 @@ recipe=supervised {NO_TOKEN} -> supervised.pool=token
 {HYBRID} model.activation=swiglu
 recipe=mae model.train=lora:8
 {RESNET} model.train=blocks:1
-recipe=supervised {R50} init=timm:vit_base_r50_s16_224 data.size=224 model.train=blocks:1
+recipe=supervised init=timm:vit_base_r50_s16_224 data.size=224 model.train=blocks:1
 {FURTHER} model.train=blocks:13
 {FURTHER} model.train=lora:193
 {FURTHER} model.train=lora:8 optim.average=0.9
