@@ -276,10 +276,10 @@ def test_the_blocks_of_a_deep_network_that_are_frozen_cost_less() -> None:
     recipe = resolve(["recipe=supervised", "model=vit_n8", "data.size=32", "optim.batch=2"])
     recipe.model.depth = 50
     found = []
-    for part in ("all", "blocks:1", "blocks:50"):
+    for part in ("all", "blocks:1", "blocks:10"):
         recipe.model.train = part
         found.append(costs.compute_network_cost(recipe))
-    whole, one, most = (cost.trained for cost in found)
+    whole, one, ten = (cost.trained for cost in found)
     block = 12 * 128 * 128 + 13 * 128  # weights, biases and norms
-    assert most - one == 49 * block and one < whole - 49 * block
-    assert found[0].training > found[2].training > 2 * found[1].training
+    assert ten - one == 9 * block and one < whole - 49 * block
+    assert found[0].training > found[2].training > found[1].training
