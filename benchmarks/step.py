@@ -49,6 +49,7 @@ from torch.nn import functional as F
 from ssl_vit import costs, resolve
 from ssl_vit.data.batching import Batch
 from ssl_vit.models import encoder
+from ssl_vit.models.trained_part import freeze_untrained
 from ssl_vit.objectives import building
 from ssl_vit.recipe.schema import Recipe
 from ssl_vit.stats import TAIL
@@ -184,6 +185,7 @@ def ours(recipe: Recipe, device: str) -> tuple[nn.Module, Way]:
     objective = building.build_objective(building.Settings.from_recipe(recipe), net, CLASSES).to(
         device
     )
+    freeze_untrained(net)
     count = recipe.optim.batch
     side = recipe.data.size
     pixels = torch.randint(0, 256, (2, count, 3, side, side), dtype=torch.uint8, device=device)

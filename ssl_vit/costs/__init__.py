@@ -69,9 +69,9 @@ _ACTIVATION_BYTES: dict[tuple[str, bool], float] = {}
 def compute_network_cost(recipe: Recipe) -> NetworkCost:
     """Count the parameters and multiply-adds of a recipe's network.
 
-    A network with more than 48 blocks is not built. Two networks of 4 and of 5 blocks are counted
-    instead, and the counts are extrapolated linearly. Results are cached: recipes with equal
-    networks and batches are counted once.
+    A network with more than 48 blocks is not built, unless some of its blocks are frozen. Two
+    networks of 4 and of 5 blocks are counted instead, and the counts are extrapolated linearly.
+    Results are cached: recipes with equal networks and batches are counted once.
     """
     key = _cache_key(recipe)
     if key not in _COSTS:
@@ -110,7 +110,8 @@ def _make_shallow_recipes(recipe: Recipe) -> tuple[int, Recipe, Recipe] | None:
         if group not in ("model", *recipe.groups):  # the recipe has no such option
             continue
         depth = recipe.value(key)
-        if depth > DEEP:
+        is_frozen = key == "model.depth" and recipe.model.number_of("blocks")
+        if depth > DEEP and not is_frozen:
             few_recipe, more_recipe = recipe.model_copy(deep=True), recipe.model_copy(deep=True)
             few_recipe.set(key, FEW)
             more_recipe.set(key, FEW + 1)

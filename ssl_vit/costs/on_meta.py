@@ -18,6 +18,7 @@ from ..data.batching import Batch
 from ..data.pixel_values import pixel_type
 from ..errors import one_line, printable
 from ..models.encoder import Backbone, build_backbone
+from ..models.trained_part import freeze_untrained
 from ..objectives import building
 from ..objectives.base import Objective
 from ..recipe.schema import Recipe, compared_views
@@ -79,7 +80,9 @@ def _build(recipe: Recipe) -> Objective | Backbone:
             return encoder
         settings = building.Settings.from_recipe(recipe)
         num_classes = recipe.data.classes or 1  # a head of one class, if the number is unknown
-        return building.build_objective(settings, encoder, num_classes)
+        objective = building.build_objective(settings, encoder, num_classes)
+        freeze_untrained(encoder)
+        return objective
 
 
 def _batch(recipe: Recipe, size: int) -> Batch:

@@ -20,7 +20,7 @@ from ..evaluation.collapse import IMAGES_PER_CHANNEL, CollapseEvaluator
 from ..evaluation.held_out import HeldOutEvaluator, read_batches
 from ..evaluation.online import OnlineProbes
 from ..hub import background
-from ..models import encoder, weights
+from ..models import encoder, trained_part, weights
 from ..objectives import building
 from ..objectives.base import Objective
 from ..objectives.building import Settings
@@ -174,6 +174,7 @@ def set_up(
     measured = seen_images.MeasuredImages(recipe, splits)
     seen = seen_images.load_or_count_seen(run, measured, facts, accelerator)
     objective = building.build_objective(Settings.from_recipe(recipe), network, classes)
+    trained_part.freeze_untrained(network)
     facts |= _load_teachers(objective, run)
     objective.to(accelerator.device)
     state = _build_state(objective, recipe, splits, batch_layout, accelerator)

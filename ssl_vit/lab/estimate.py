@@ -322,8 +322,9 @@ def estimate(recipe: Recipe, options: PlanOptions, timed: "StepTime | None" = No
     network_cost = costs.compute_network_cost(recipe)
     unsharded = tensors["DDP"]
     checkpoint_bytes = unsharded["weights"] + unsharded["moments"]
-    # the export has float32 weights
-    disk_bytes = recipe.checkpoint.keep * checkpoint_bytes + 4 * network_cost.trained
+    # the export has float32 weights, also of the encoder's frozen part
+    exported_bytes = 4 * max(network_cost.trained, network_cost.encoder)
+    disk_bytes = recipe.checkpoint.keep * checkpoint_bytes + exported_bytes
     return RunEstimate(
         name=recipe.name,
         model=recipe.model.name,

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .encoder import Backbone, Encoder
 from .positions import Added, resize_positions
+from .trained_part import merged_state
 
 POSITIONS = "pos_embed"  # end of the names of tensors whose shape depends on the grid
 
@@ -22,12 +23,13 @@ def exported_state(encoder: Backbone) -> dict[str, Tensor]:
     """Return the backbone's state with all positions in timm's format, {name: tensor}.
 
     Positions that the encoder itself adds to patches (learned_2d, sincos_2d) become a learned table
-    (1, T, D), with zeros for the prefix tokens.
+    (1, T, D), with zeros for the prefix tokens. Low-rank updates (`model.train=lora:RANK`) are
+    added to the weights.
 
     Args:
         encoder: The encoder to export.
     """
-    state: dict[str, Tensor] = encoder.backbone.state_dict()
+    state = merged_state(encoder.backbone)
     if isinstance(encoder, Encoder) and isinstance(encoder.positions, Added):
         table_ND = encoder.positions.table().detach()
         zero_RD = table_ND.new_zeros(encoder.prefix, table_ND.shape[1])

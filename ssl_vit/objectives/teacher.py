@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Self, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..models.encoder import Encoder
+from ..models.trained_part import low_rank_layers
 
 M = TypeVar("M", bound=nn.Module)
 # Result of `Objective.averages`: a momentum and pairs (running average, averaged weight)
-Averages = tuple[float, Iterable[tuple[nn.Parameter, nn.Parameter]]]
+Averages = tuple[float, Iterable[tuple[nn.Parameter, Tensor]]]
 
 
 def frozen_copy(module: M) -> M:
@@ -39,16 +40,24 @@ class Teacher(nn.Module):
 
 def pair_parameters(
     *copies: tuple[nn.Module, nn.Module],
-) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+) -> Iterator[tuple[nn.Parameter, Tensor]]:
     """Yield the pairs (running average, weight that it follows) of all trained weights.
 
+    A weight with a trained low-rank update is followed as a whole: the average of the two factors
+    would not be the average of their product.
+
     Args:
-        *copies: Pairs (copy, source) of modules with the same architecture.
+        *copies: Pairs (copy, source) of modules with the same architecture. A source may also have
+            low-rank updates.
     """
     for copy, source in copies:
-        for average, weight in zip(copy.parameters(), source.parameters(), strict=True):
-            if weight.requires_grad:
-                yield average, weight
+        updated = low_rank_layers(source)
+        weights = dict(source.named_parameters())
+        for name, average in copy.named_parameters():
+            if name in updated:
+                yield average, updated[name].merged_weight()
+            elif weights[name].requires_grad:
+                yield average, weights[name]
 
 
 def linear_momentum(first: float, progress: float, last: float = 1.0) -> float:

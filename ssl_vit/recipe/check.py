@@ -32,7 +32,7 @@ from .words import NAMED
 # Keys that have no meaning for a convolutional network
 TRANSFORMER_KEYS = (
     *("optim.dropout", "optim.layer_decay", "probe.pool", "probe.layer", "model.registers"),
-    *("model.layer_scale", "model.qk_norm", "model.activation", "model.positions"),
+    *("model.layer_scale", "model.qk_norm", "model.activation", "model.positions", "model.train"),
 )
 USE_VIT = "Use a Vision Transformer, such as model=vit_s16."
 LABEL_KEYS = ("data.classes", "data.label_column")
@@ -40,7 +40,7 @@ COLUMN_KEYS = ("data.label_column", "data.image_column", "data.group", "data.mas
 MASK_KEYS = ("data.mask_column", "data.mask_ignore", "data.mask_classes", "probe.mask_images")
 ONLINE_PROBE_KEYS = ("probe.every", "probe.images")
 TRAINING_KEYS = (  # single keys and whole groups
-    *("optim", "checkpoint", "log", "hub", *TRAINING),
+    *("optim", "checkpoint", "log", "hub", "model.train", *TRAINING),
     *("eval.every", "eval.images", "eval.collapse", "eval.test"),
 )
 
@@ -56,7 +56,7 @@ def check(recipe: Recipe) -> None:
     # If several relations fail, the first in this order is the error. The inner tuples only keep
     # the lines short.
     for relation in (
-        *(_model, _channels, _args, _encoder, _class_token),
+        *(_model, _channels, _args, _encoder, _trained_part, _class_token),
         *(_mixing, _stream, _held_out, _labels, _sizes),
         *(_corruption, _views, _probe, _lengths, _trunk),
     ):
@@ -184,6 +184,24 @@ def _encoder(r: Recipe) -> None:
     divisor = divisors.get(model.positions, 1)
     text = f"must be a multiple of {divisor} for model.positions={model.positions}"
     r.refuse("model.width", f"{text}.", model.width % divisor)
+
+
+def _trained_part(r: Recipe) -> None:
+    """Refuse to train a part of an encoder that is untrained, too small or begins with a ResNet."""
+    model, key = r.model, "model.train"
+    if model.train == "all":
+        return
+    text = "freezes random weights with init=scratch. Use init= with a trained encoder"
+    r.refuse(key, f"{text}, or {key}=all.", r.init_source.is_scratch)
+    text = f"model={model.name} begins with a ResNet and can only be trained whole. Use {key}=all."
+    r.refuse(key, text, model.hybrid)
+    text = f"the encoder has {model.depth} blocks. Use at most {key}=blocks:{model.depth}."
+    r.refuse(key, text, model.number_of("blocks") > model.depth)
+    text = f"the encoder is {model.width} wide. Use at most {key}=lora:{model.width}."
+    r.refuse(key, text, model.number_of("lora") > model.width)
+    text = f"{key}={model.train} trains factors, whose average is not the average of the weights."
+    averages_factors = model.number_of("lora") and r.optim.average is not None
+    r.refuse("optim.average", f"{text} Use optim.average=null.", averages_factors)
 
 
 def _class_token(r: Recipe) -> None:

@@ -245,6 +245,7 @@ class InitSource:
                 data_values = export_files.preprocessing_values(folder)
                 if run is not None:
                     model_values = parsing.load_yaml(run / "recipe.yaml")["model"]
+                    model_values.pop("train", None)  # another run need not train the same part
                 else:
                     model_values = export_files.model_values(export_files.read(folder))
         if model and not model_values:

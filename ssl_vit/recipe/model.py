@@ -1,7 +1,7 @@
 """Keys for the encoder. This module does not import torch."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -62,6 +62,13 @@ Arguments = Annotated[
         f"{{name: value}} with numbers, lists of numbers, true, false or {', '.join(WORDS)}",
     ),
 ]
+TrainedPart = Annotated[
+    str,
+    Allowed(
+        re.compile(r"all|(blocks|lora):[1-9][0-9]{0,4}").fullmatch,
+        "all, blocks:K or lora:RANK, with a whole number from 1 for K and RANK",
+    ),
+]
 
 
 class Model(Keys):
@@ -91,6 +98,9 @@ class Model(Keys):
         adapt_channels: Adapt initial weights made for RGB to data.channels=N by timm's rule: repeat
             the filters of the first layer over the channels and scale them by 3 / N. false: refuse
             such weights.
+        train: Part of the encoder that is trained after init=: all, blocks:K (the last K blocks and
+            the final norm) or lora:RANK (low-rank updates of the attention's linear layers; Hu et
+            al., 2022). The parts of the objective outside the encoder are always trained.
     """
 
     from_init = True
@@ -109,6 +119,7 @@ class Model(Keys):
     activation: Literal["gelu", "swiglu"] = key("gelu")
     positions: Literal["learned", "learned_2d", "sincos_2d", "rotary", "none"] = key("learned")
     adapt_channels: bool = key(False)
+    train: TrainedPart = key("all", from_init=False)
 
     @property
     def convolutional(self) -> bool:
@@ -123,6 +134,20 @@ class Model(Keys):
         means that the encoder has a class token.
         """
         return self.args.get("class_token") is not False
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """Keys that describe the network, without the name and the part that is trained."""
+        return self.model_dump(exclude={"name", "train"})
+
+    def number_of(self, kind: str) -> int:
+        """Return K of `train=blocks:K` or RANK of `train=lora:RANK`, and 0 for another kind.
+
+        Args:
+            kind: "blocks" or "lora".
+        """
+        name, _, number = self.train.partition(":")
+        return int(number) if name == kind else 0
 
     @property
     def hybrid(self) -> bool:

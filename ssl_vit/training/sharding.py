@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch
 from ..errors import UserError
+from ..models.trained_part import low_rank_layers
 from ..objectives.base import Objective
 from ..recipe.schema import Optim
 from . import optim
@@ -40,7 +41,7 @@ class ShardedStrategy(Strategy, ABC):
     full_copy: Objective | None = None
 
     @abstractmethod
-    def gather(self, p: nn.Parameter) -> Tensor:
+    def gather(self, p: Tensor) -> Tensor:
         """Gather a whole weight from the shards of all processes. Collective."""
 
     @abstractmethod
@@ -168,13 +169,13 @@ class ZeroStrategy(ShardedStrategy):
         self.run_pass(batch, cast, last=True)
         self.prepared.step()
 
-    def gather(self, p: nn.Parameter) -> Tensor:
+    def gather(self, p: Tensor) -> Tensor:
         from deepspeed import zero
 
         with zero.GatheredParameters([p]):
             return p.detach().clone()
 
-    def blend(self, average: nn.Parameter, p: nn.Parameter, weight: Tensor) -> None:
+    def blend(self, average: nn.Parameter, p: Tensor, weight: Tensor) -> None:
         if self.stage < 3:
             super().blend(average, p, weight)
             return
@@ -269,7 +270,7 @@ class Fsdp2Strategy(ShardedStrategy):
     def blend(self, average: Any, p: Any, weight: Tensor) -> None:
         average.to_local().lerp_(p.to_local(), weight.to(average.device))
 
-    def gather(self, p: nn.Parameter) -> Tensor:
+    def gather(self, p: Tensor) -> Tensor:
         return _whole(p.detach())
 
     def scatter(self, p: nn.Parameter, value: Tensor) -> None:
@@ -314,9 +315,16 @@ def build_strategy(
         DistributedType.FSDP: Fsdp2Strategy,
     }
     strategy_class = sharded_strategies.get(accelerator.distributed_type, Strategy)
+    _, averages = objective.averages(0.0)
+    follows_factors = low_rank_layers(objective) and any(True for _ in averages)
     strategy = strategy_class(
         objective, optimizer, settings, precision, compiles, batch_layout, accelerator
     )
+    if follows_factors and isinstance(strategy, ZeroStrategy) and strategy.stage == 3:
+        raise UserError(
+            f"model.train={objective.encoder.model.train}: ZeRO 3 cannot update this objective's"
+            " teacher from low-rank factors. Use DDP, ZeRO 1, ZeRO 2 or FSDP2."
+        )
     # Only strategies that shard the weights (ZeRO 3 and FSDP2) have a full copy
     has_sharded_weights = isinstance(strategy, ShardedStrategy) and strategy.full_copy is not None
     if has_sharded_weights and settings.average is not None:

@@ -168,7 +168,7 @@ class Strategy:
         for average, p in pairs:
             self.blend(average, p, weight)
 
-    def blend(self, average: nn.Parameter, p: nn.Parameter, weight: Tensor) -> None:
+    def blend(self, average: nn.Parameter, p: Tensor, weight: Tensor) -> None:
         """Set average = (1 - weight) average + weight p, in place."""
         average.lerp_(p, weight)
 

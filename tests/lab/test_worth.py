@@ -146,6 +146,24 @@ def test_what_goes_on_is_compared_with_its_start() -> None:
     assert dino == start
 
 
+@pytest.mark.parametrize(("part", "rate"), [("blocks:2", 1 / 10), ("lora:8", 1)])
+def test_a_part_is_trained_further_and_the_whole_encoder_fine_tuned(part: str, rate: float) -> None:
+    """Low-rank updates at ten times the rate, and no option of a frozen encoder."""
+    shared, own = study_setup.sort_options({"init": "/an/encoder", "model.train": part})
+    assert (shared, own) == ({}, {"model.train": part})
+    recipe = MAE.model_copy(deep=True)
+    recipe.model.train = part
+    asked = FURTHER._replace(pretraining_options=own, recipe=recipe)
+    found = tasks_of(asked, StudySize(4, 3, 100, frozen=True))
+    parts = {task.run: task.options.get("model.train") for task in found.values()}
+    assert parts == {"pretrain": part, "tune": None, "final": None, "frozen": None}
+    assert found["pretrain-1"].options.get("optim.lr", MAE.optim.lr) == pytest.approx(
+        rate * MAE.optim.lr
+    )
+    explained = study_file(asked, StudySize(4, 3, 100), 1)["report"]["explain"]["dino"]
+    assert f"(model.train={part})" in explained
+
+
 def test_a_share_draws_labels_anew_for_each_seed() -> None:
     found = tasks_of(ASKED, StudySize(4, 3, 100, (0.1,)))
     task = found["final_fewer-scratch-10%-2"]

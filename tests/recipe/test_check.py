@@ -14,6 +14,7 @@ from ssl_vit.recipe import check
 BIT, R50 = "model=bit_r50x1 data.size=64", "model=r50_vit_b16 data.size=64"
 RESNET = f"recipe=supervised {BIT} optim.dropout=0"
 HYBRID = f"recipe=supervised {R50}"
+FURTHER = "recipe=mae init=timm:vit_tiny_patch16_224 data.size=224"
 STREAM = "data.hub=a/b data.stream=true"
 MPP_STREAM = f"recipe=mpp {STREAM}"
 EVALUATE = "recipe=evaluate init=scratch"
@@ -48,6 +49,12 @@ recipe=dino {NO_TOKEN} -> objective=dino
 recipe=supervised {NO_TOKEN} -> supervised.pool=token
 {EVALUATE} {NO_TOKEN} -> probe.pool=null
 {HYBRID} model.activation=swiglu
+recipe=mae model.train=lora:8
+{RESNET} model.train=blocks:1
+recipe=supervised init=timm:vit_base_r50_s16_224 data.size=224 model.train=blocks:1
+{FURTHER} model.train=blocks:13
+{FURTHER} model.train=lora:193
+{FURTHER} model.train=lora:8 optim.average=0.9
 recipe=mpp model.positions=sincos_2d model.width=130 model.heads=2 -> model.width=130
 recipe=mpp data.mixup=0.8
 recipe=supervised {STREAM} data.cutmix=0.5
@@ -136,6 +143,7 @@ recipe=segment init=scratch data.mask_column=a
 {EVALUATE} probe.token_images=100
 {EVALUATE} probe.every=100
 {EVALUATE} optim.steps=100
+{EVALUATE} model.train=blocks:1
 recipe=mpp probe.steps=3
 recipe=mpp hub.private=false
 recipe=mpp data.eval_mode=squash data.eval_crop=0.9

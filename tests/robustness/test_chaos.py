@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from helpers.exports import of_timm
 from helpers.launching import launch
 from helpers.resolving import resolve
 from ssl_vit.callbacks import Row
@@ -45,6 +46,17 @@ def test_kills_at_random_moments_lose_nothing(storms: list, harm: bool) -> None:
     found = storms[harm]
     assert found["bit-equal"] and found["kills"] == 12 and found["resumptions"], found
     assert found["rows"] == 60 and found["lost"] == 0, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["blocks:1", "lora:2"])
+def test_kills_lose_nothing_where_a_part_is_trained(part: str, tmp_path: Path) -> None:
+    start = of_timm(tmp_path / "start")
+    more = f"chaos.OPTIONS.extend(['init={start}', 'model.train={part}'])"
+    storm = "chaos.storm(out, kills=6, steps=120, longest=0.4)"
+    found = report(f"[{more}, {storm}][1]", tmp_path)
+    assert found["bit-equal"] and found["kills"] == 6 and found["resumptions"], found
+    assert found["rows"] == 24 and found["lost"] == 0, found
 
 
 def mounts(folder: Path) -> bool:

@@ -35,7 +35,7 @@ from ssl_vit.training import checkpoint, distributed, sharding
 
 ZERO = ("zero1", "zero2", "zero3")
 SHARDED = ("zero2", "zero3", "fsdp2")  # the steps of ZeRO 1 DeepSpeed makes as those of ZeRO 2
-OTHERS = ("_spoilt", "_moco", "_dino", "_lejepa", "_teacher", "_eva")
+OTHERS = ("_spoilt", "_moco", "_dino", "_lejepa", "_teacher", "_eva", "_blocks", "_low_rank")
 FEW = "optim.steps=4"
 # the first image of the second process at step 5
 SPOILT = int(samples_at(5 * 16, 16, 50_000, 0).index[8])
@@ -53,6 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     out = tmp_path_factory.mktemp("sharded")
     series: list[tuple] = []
     teacher = of_timm(out / "teacher", embed_dim=48, num_heads=3)
+    start = of_timm(out / "start")
     eva = of_timm(out / "eva", "eva02_tiny_patch14_224")
 
     def add(name: str, way: str, *own: str, common=LONG, stop=False, spoil=None) -> None:
@@ -73,6 +74,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
         add(f"{way}_lejepa", way, "recipe=lejepa", "views.local_size=8", "optim.name=sgd", FEW)
         add(f"{way}_teacher", way, "target=teacher", "optim.name=sgd", FEW)
         add(f"{way}_eva", way, f"init={eva}", "optim.name=sgd", FEW, common=BROUGHT)
+        part = (f"init={start}", "optim.name=sgd", "optim.lr=0.1", FEW)
+        add(f"{way}_blocks", way, "model.train=blocks:1", "recipe=mae", *part, common=BROUGHT)
+        add(f"{way}_low_rank", way, "model.train=lora:4", *part, common=BROUGHT)
+        add(f"{way}_followed", way, "model.train=lora:4", "target=teacher", *part, common=BROUGHT)
         if way in ("ddp", "zero3"):  # which gathers the teacher's weights too
             own = ("recipe=distill", f"distill.teacher={teacher}", "optim.name=sgd", FEW)
             add(f"{way}_distill", way, *own)
@@ -107,6 +112,7 @@ def saved(folder: Path, step: int | None = None) -> dict:
         *((way, "") for way in (*ZERO, "fsdp2")),
         *((way, what) for way in SHARDED for what in OTHERS),
         ("zero3", "_distill"),
+        *((way, "_followed") for way in ("zero2", "fsdp2")),
     ],
 )
 def test_losses_and_weights_are_those_of_ddp(trained, way: str, what: str) -> None:
@@ -261,6 +267,7 @@ def test_what_is_compiled(trained) -> None:
 
 def test_what_cannot_be_is_refused_in_one_line(trained) -> None:
     assert "optim.average=0.5" in trained[1]["averaged"]
+    assert trained[1]["zero3_followed"].startswith("model.train=lora:4: ZeRO 3 ")
     assert trained[1]["stops"].startswith("optim.nonfinite=stop: step 5:")
 
 

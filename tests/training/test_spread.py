@@ -2,6 +2,7 @@
 and 2, and over two processes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ OBJECTIVES = {
     "ijepa": ["recipe=ijepa"],
     "distill": ["recipe=distill", "distill.teacher=TEACHER"],
     "supervised": ["recipe=supervised"],
+    "blocks": ["recipe=mae", "init=START", "model.train=blocks:1"],
+    "low rank": ["recipe=mpp", "init=START", "model.train=lora:4"],
     "joint": ["recipe=joint", "joint.mpp=0.5"],
     "joint, one part": ["recipe=joint", "joint.mpp=0"],
     "plugin": ["plugin=docs/examples/teacher.py", "objective=teacher", "teacher.rate=0.5"],
@@ -50,6 +53,10 @@ COMPARING = {
     "dino": [
         *("recipe=dino", *VIEWS, "dino.prototypes=32", "dino.freeze=0.4", "dino.lengths=true"),
         *("dino.koleo=0.1", "optim.average=0.5"),
+    ],
+    "dino, low rank": [
+        *("recipe=dino", *VIEWS, "dino.prototypes=32", "init=START", "model.train=lora:4"),
+        "dino.momentum=0.5",
     ],
     "dino, sinkhorn": ["recipe=dino", *VIEWS, "dino.prototypes=32", "dino.balance=sinkhorn"],
     "ibot": [
@@ -83,7 +90,8 @@ def ways_alone(name: str) -> tuple[str, ...]:
 
 
 def words_of(name: str, way: str, out: Path) -> list[str]:
-    given = [word.replace("TEACHER", f"{out}/teacher") for word in ALL[name]]
+    places = {"TEACHER": f"{out}/teacher", "START": f"{out}/start"}
+    given = [re.sub("TEACHER|START", lambda place: places[place[0]], word) for word in ALL[name]]
     size = 4 if name in COMPARING and way == "two" else WAYS[way]
     own = [f"compute.batch={size}", f"data.path={out}/images", f"out={out}/{way}"]
     return altered(COMMON, *given, *own, f"name={name.replace(', ', '-')}")
@@ -101,6 +109,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     held_out[7] = broken(7)
     table(out / "images" / "validation.parquet", [0, 1] * 7, held_out)
     of_timm(out / "teacher", embed_dim=48, num_heads=3)
+    of_timm(out / "start")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(finish, "finish", lambda job, consensus: None)
         for name in ALL:

@@ -435,7 +435,7 @@ def architectures(study: Study, tasks: Tasks, resolved: Recipes) -> Iterator[str
         yield f"run {test} compares encoders with different pooling: {', '.join(texts)}"
     compared = {name for a, b, _ in rule.asked for name in (a, b)}
     models = {
-        task.at[axis]: resolved[task.name].model.model_dump() | {"name": ""}
+        task.at[axis]: resolved[task.name].model.network
         for task in tested
         if task.at[axis] in compared
     }

@@ -131,8 +131,7 @@ def with_origin(options: Values, origin: Recipe) -> Values:
 
 def network_options(recipe: Recipe) -> Values:
     """Return the options that set all sizes of a recipe's network."""
-    network = recipe.model.model_dump()
-    return {f"model.{key}": network[key] for key in network if key != "name"}
+    return {f"model.{key}": value for key, value in recipe.model.network.items()}
 
 
 def image_options(recipe: Recipe, wanted: Iterable[str]) -> Values:

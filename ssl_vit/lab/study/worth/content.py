@@ -15,7 +15,7 @@ from ..hours import Group
 from ..options import RELEASED
 from ..task_options import resolve_options
 from ..tasks import Task, Tasks
-from .study_setup import NAME, ReleasedEncoder, StudySetup
+from .study_setup import NAME, TRAIN, ReleasedEncoder, StudySetup
 
 MOST_SEEDS = 8
 TUNING_SEED = 99  # seed of the tries, which no reported result uses
@@ -188,7 +188,8 @@ def _pretraining(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]
     warmup = optim.warmup / optim.steps  # as a share of the steps
     if setup.init:  # docs/further.md recommends a tenth of the learning rate and a long warm-up
         options["init"] = setup.init
-        rate /= 10
+        # Low-rank updates need about ten times the rate of the whole encoder (docs/further.md)
+        rate /= 1 if setup.recipe.model.number_of("lora") else 10
         warmup = 1 / 5
     if rate != optim.lr:
         options["optim.lr"] = float(f"{rate:.3g}")
@@ -333,7 +334,9 @@ def _fine_tuning(part: str, start: Values, tries: Values, size: StudySize) -> di
 def _describe_arms(setup: StudySetup) -> dict[str, str]:
     """Return `{arm: what the study does with the arm}`."""
     objective, baseline = setup.arms
-    further = "further pre-training of the encoder" if setup.init else "pre-training"
+    part = setup.pretraining_options.get(TRAIN)
+    of_part = f" (model.train={part})" if part else ""
+    further = f"further pre-training of the encoder{of_part}" if setup.init else "pre-training"
     without = "the encoder as it is, fine-tuned"
     if not setup.init:
         without = "no pre-training: fine-tuning alone, or after supervised training on the labels"

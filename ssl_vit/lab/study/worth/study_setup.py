@@ -30,6 +30,7 @@ FINE = 4 / 9
 # shares of the training images to hold out; the first share with enough images is used
 HELD_OUT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SHARED = ("data", "model", "compute")  # groups of keys that apply to every run
+TRAIN = "model.train"  # applies to further pre-training only: fine-tuning trains the whole encoder
 # a released encoder brings values of its own for these keys
 NETWORK_KEYS = ("data.size", "data.mean", "data.std")
 LEAST_SIDE = 4  # fewest patches along a side of an image for a released encoder
@@ -209,7 +210,7 @@ def sort_options(given: Values) -> tuple[Values, Values]:
                 f"{write(key, value)}: {NAME} sets this key itself. You can set objective, init,"
                 f" released, hours, and keys of {', '.join(groups)}."
             )
-        options = shared if group in SHARED else pretraining
+        options = shared if group in SHARED and key != TRAIN else pretraining
         options[key] = value
     path = shared.get("data.path")
     if path and exists(path):
