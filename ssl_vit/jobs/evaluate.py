@@ -49,7 +49,7 @@ from ..training.distributed import (
     check_same,
     on_main,
 )
-from . import finish, heads, resources, seen_images
+from . import finish, heads, resources, seen_images, training_copies
 from .session import session
 
 
@@ -132,6 +132,16 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             with features.warn_if_baseline_fails(name, UserError, warn):
                 counts[name] = dense.measure(measured_network, images_of[name], name)
         measurements += dense.segmentation_metrics(counts, paired)
+    copies_of_training = None
+    if recipe.probe.find_copies:
+        test = training_copies.Images(labelled_images(images.test), recipe.data)
+        trained_on = training_copies.training_images(recipe, splits.train)
+        copies_of_training = on_main(
+            accelerator,
+            lambda: training_copies.measure(
+                test, trained_on, right, run.folder, paired=paired, device=accelerator.device
+            ),
+        )
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
@@ -140,6 +150,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             splits,
             measurements,
             seen=seen,
+            training_copies=copies_of_training,
             images=images.forwarded,
             seconds=seconds,
             device_seconds=seconds * accelerator.num_processes,

@@ -47,7 +47,14 @@ from .plan import (
     size_with_extras,
     steps_of,
 )
-from .study_setup import NAME, StudySetup, find_images, image_lines, sort_options
+from .study_setup import (
+    NAME,
+    StudySetup,
+    describe_copies,
+    find_images,
+    image_lines,
+    sort_options,
+)
 
 __all__ = ["FILE", "NAME", "WorthPlan", "build", "order_groups"]
 FILE = "worth.json"
@@ -121,7 +128,7 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
         raise UserError(
             f"{folder}: a study with other options is running in this folder. Use another name=."
         )
-    planned, printed = _plan(given, options, hours, words)
+    planned, printed = _plan(given, options, hours, words, folder)
     if not options.check:
         with lock(folder):  # another command may have planned or started meanwhile
             existing_plan = _read_plan(path, words, hours)
@@ -178,6 +185,7 @@ def _plan(
     options: StudyOptions,
     hours: float,
     words: Sequence[str],
+    folder: Path,
 ) -> tuple[WorthPlan, int]:
     """Plan a study, and print lines about the images and the network as soon as possible.
 
@@ -192,7 +200,10 @@ def _plan(
     # on a cluster each task has a machine, or a part of a machine, of its own
     parallel = options.parallel if runs_here else 1
     with Timer() as timer:
-        images = find_images(sort_options(given)[0])
+        shared = sort_options(given)[0]
+        images = find_images(shared)
+        note = describe_copies(shared | images.options, None if options.check else folder)
+        images = images._replace(notes=(*images.notes, note))
         lines = [*image_lines(images)]
         print(*lines, sep="\n", flush=True)
         timed: list[RunSpeed] = []

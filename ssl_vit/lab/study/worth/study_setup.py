@@ -16,7 +16,15 @@ from ....recipe.parsing import exists
 from ....recipe.recipe_files import file_values, find_recipe, recipe_names
 from ....recipe.schema import DEFAULT_OBJECTIVE, Data, Recipe
 from ....recipe.words import write
-from ...images import SplitLabels, shorter_side, split_labels
+from ....runs import seen_text
+from ...images import (
+    MOST_BYTES,
+    MOST_COMPARED,
+    SplitLabels,
+    count_copies,
+    shorter_side,
+    split_labels,
+)
 from ..options import RELEASED, WORTH
 from ..task_options import cost, network_options, resolve_options
 
@@ -437,6 +445,25 @@ def _count(
         # only images under a path are measured. Others count as images of `data.size` pixels
         side=shorter_side(labels.splits.train, data) if data.path else data.size,
     )
+
+
+def describe_copies(shared: Values, folder: Path | None) -> str:
+    """Say how many test images are copies of training images, and write a page of the copies.
+
+    Args:
+        shared: Options of every run, with the options that select the test images.
+        folder: Folder of the study, for the page. None: write no page.
+    """
+    data = resolve_options({"recipe": "finetune"} | shared, NAME).data
+    copies = count_copies(data, folder)
+    if copies is None:
+        return (
+            "test images: not compared with the training images, because there are more than"
+            f" {MOST_COMPARED:,} images or {MOST_BYTES >> 20} MiB. To compare them, use"
+            " ssl-vit evaluate probe.find_copies=true"
+        )
+    sentence = f"test images: {seen_text.describe_copies(copies, folder)}"
+    return f"{sentence}. All arms are tested on them, too" if copies.images else sentence
 
 
 def _count_labelled(label_N: np.ndarray | None) -> int:

@@ -1,0 +1,148 @@
+"""Count the test images that are copies of training images, and show them on a page."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..data import run_splits
+from ..data.contents import count_copies, hashes_of
+from ..data.pixel_values import decoder
+from ..data.source import Source
+from ..errors import UserError
+from ..evaluation import near_copies
+from ..evaluation.baselines import metrics_with_baselines
+from ..evaluation.features import Right
+from ..formatting import text_line
+from ..pages import blocks
+from ..pages.blocks import Block, Gallery, Section, Text
+from ..recipe.records.run import TrainingCopies
+from ..recipe.schema import Data, Recipe
+from ..runs import seen_text
+from ..runs.files import write_atomically
+from ..runs.identity import runs_before
+from .nearest_images import thumbnail
+
+SHOWN = 500  # pairs on a page
+
+
+class Images(NamedTuple):
+    """Images of a split, and the options that say how their pixels are read."""
+
+    source: Source
+    data: Data
+
+
+class ShownPair(NamedTuple):
+    """Test image and the training image that it is a copy of, with rows and similarity."""
+
+    copy: near_copies.CopyPair
+    train: Images
+
+
+def training_images(recipe: Recipe, train: Source) -> list[Images]:
+    """Return the images that probes learn from, and the images of the earlier runs.
+
+    Images of an earlier run are left out if they are not on this machine, if they are a stream, or
+    if the probes learn from them anyway.
+
+    Args:
+        recipe: Recipe of the evaluation.
+        train: Images that probes learn from.
+    """
+    found = [Images(train, recipe.data)]
+    for _, before in runs_before(recipe):
+        if before is None or before.data.stream:
+            continue
+        with suppress(UserError):
+            source, data = run_splits.load(before.data, test=False).train, before.data
+            rows = np.arange(len(source))
+            for other, options in found:
+                if (data.location, data.train) == (options.location, options.train):
+                    rows = rows[~np.isin(source.store_rows()[rows], other.store_rows())]
+            found.append(Images(source.subset(rows), data))
+    return found
+
+
+def find(
+    test: Images, train: Sequence[Images], device: torch.device
+) -> tuple[list[ShownPair], np.ndarray]:
+    """Find the test images that are copies of training images.
+
+    Returns:
+        A pair for each copy, ordered by the row of the test image, and the rows of all test images
+        that can be read.
+    """
+    thumbnails = near_copies.read_thumbnails(*test)
+    best: dict[int, ShownPair] = {}
+    for images in train:
+        read = near_copies.read_thumbnails(*images)
+        for copy in near_copies.find_copies(thumbnails, read, device):
+            if copy.test not in best or copy.similarity > best[copy.test].copy.similarity:
+                best[copy.test] = ShownPair(copy, images)
+    return [best[row] for row in sorted(best)], thumbnails.row_N
+
+
+def measure(
+    test: Images,
+    train: Sequence[Images],
+    right: dict[str, Right],
+    folder: Path | None,
+    *,
+    paired: bool,
+    device: torch.device,
+) -> TrainingCopies:
+    """Count the copies, measure the accuracies without the copies, and write the page of the pairs.
+
+    Args:
+        test: Labelled test images.
+        train: Training images.
+        right: {encoder or baseline: {measure: bool (T, M)}}, for the M test images that can be
+            read: whether a probe classifies each image correctly in each draw.
+        folder: Folder of the page. None: no page is written.
+        paired: Whether differences from baselines are measured.
+        device: Device that compares the images.
+    """
+    pairs, row_M = find(test, train, device)
+    others_M = ~np.isin(row_M, [pair.copy.test for pair in pairs])
+    measurements = []
+    if pairs and others_M.any():
+        remaining = row_M[others_M]
+        hashes = hashes_of(test.source, remaining)
+        repeated = count_copies(hashes, test.source.label_of(remaining))
+        right_of_others = {
+            name: {measure: right_TM[:, others_M] for measure, right_TM in by_measure.items()}
+            for name, by_measure in right.items()
+        }
+        measurements = metrics_with_baselines(right_of_others, "test", repeated, paired)
+    copies = TrainingCopies(images=len(pairs), of=len(row_M), measurements=measurements)
+    if pairs and folder:
+        write_page(pairs, test, copies, folder)
+    return copies
+
+
+def write_page(
+    pairs: Sequence[ShownPair], test: Images, copies: TrainingCopies, folder: Path
+) -> None:
+    """Write a page with the pairs side by side into a folder."""
+    content: list[Block] = [
+        Text(f"{seen_text.describe_copies(copies)}. Each row shows a test image and the copy.")
+    ]
+    if len(pairs) > SHOWN:
+        content.append(Text(f"The page shows the first {SHOWN:,} pairs."))
+    for pair in pairs[:SHOWN]:
+        pictures = []
+        for split, images, row in (
+            ("test", test, pair.copy.test),
+            ("training", pair.train, pair.copy.train),
+        ):
+            raw = images.source.fetch(np.array([row]))[0][0]
+            png = thumbnail(decoder(images.data)(raw), images.data)
+            caption = f"{split}: {text_line(images.source.file_of(row))}"
+            pictures.append(blocks.Image(png, caption, caption))
+        content.append(Gallery(pictures))
+    page = blocks.html("Test images that are copies of training images", [Section("", content)])
+    write_atomically(folder / seen_text.COPIES_PAGE, page)
