@@ -1,6 +1,6 @@
 """Measure how many made copies `probe.find_copies` finds, and how many false alarms it gives.
 
-    python benchmarks/copies.py path=IMAGES train=10000 copies=2000 others=4000 page=FOLDER
+    python benchmarks/copies.py path=IMAGES train=10000 copies=2000 others=4000 out=FOLDER
 
 IMAGES is a data set. The first `train` of its training images, in a random order, are the training
 images. Copies are made of the first `copies` of these: resized to 0.5 to 2 times the side, saved as
@@ -42,7 +42,7 @@ DEFAULTS = {
     "train": "10000",
     "copies": "2000",
     "others": "4000",
-    "page": "",
+    "out": ".",
     "seed": "0",
 }
 KINDS = ("resized", "recompressed", "cropped", "mirrored", "all")
@@ -184,7 +184,7 @@ def main(options: dict[str, str]) -> None:
         by_hash[name] = score_by_hash(hashes, hashes_N2)
         print(name, file=sys.stderr, flush=True)
     np.savez(
-        f"{options['page'] or '.'}/scores.npz",
+        f"{options['out']}/scores.npz",
         **{
             f"{name} {key}": value
             for name, pair in by_details.items()

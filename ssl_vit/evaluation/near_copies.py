@@ -5,11 +5,11 @@ the training images in two steps:
 
 1. The training images that look most alike are the candidates. For this, the grey 8 x 8 pixels of
    one image are correlated with the grey 8 x 8 pixels of crops of the other image.
-2. For each candidate, the crop that fits best is moved to where the pixels fit best. The
-   two images are copies if their details, without the coarse shapes, are correlated.
+2. For each candidate, the best crop is moved to where it fits best. The two images are copies if
+   their pixels are correlated and their details, without the coarse shapes, are correlated, too.
 
-Legend: M test images, N training images, P pairs, K candidates of a test image, V crops, G grey
-pixels, S side of a thumbnail, C channels.
+Legend: M test images, N training images, P pairs, K candidates of a test image, V crops, G pixels,
+S side of a thumbnail, F side of a fitted crop, C channels.
 """
 
 import itertools
@@ -26,21 +26,17 @@ from ..data.pixel_values import decoder, shown_image
 from ..data.source import Source
 from ..recipe.schema import Data
 
-SIDE, FINE, COARSE = 32, 24, 8  # sides in pixels: of thumbnails, of compared details, of candidates
-CANDIDATES = 5  # training images that are compared in detail with each test image
-IMAGES_AT_ONCE = 512  # compared with each other at a time; their correlations fit into a cache
-ALIKE, COPY = 0.85, 0.87  # least correlation of a candidate's shapes, and of a copy's details
-BLUR = 5  # side of the square that details are differences from, in compared pixels
-STEPS = (
-    0.04,
-    0.04,
-    0.02,
-    0.02,
-    0.01,
-    0.01,
-)  # by which edges of a crop are moved, as shares of the image
+SIDE, FINE, COARSE = 32, 16, 8  # sides in pixels: of thumbnails, of fitted crops, of candidates
+CANDIDATES = 5  # training images that are fitted to each test image
+# Test images, and training images, that are compared at a time. This limits the memory, and the
+# correlations fit into the cache of a CPU.
+IMAGES_AT_ONCE = 512
+# Least correlation of a candidate, and least similarity of a copy (chosen by benchmarks/copies.py)
+ALIKE, COPY = 0.85, 0.915
+STEPS = 2 * (0.04,) + 2 * (0.02,) + 2 * (0.01,)  # shares of an image by which edges are moved
+BLUR = 5  # side of the square around a pixel whose mean is subtracted, in pixels
 # Crops to try: top, bottom, left and right edge as shares of the image. The first is the whole
-# image. Crops may be as small as the copies that should be found, which show 70% of an image.
+# image. The smallest show 70% of an image.
 _EDGES = [(start / 10, end / 10) for start in range(4) for end in range(10, start + 6, -1)]
 CROPS = [
     (*vertical, *horizontal)
@@ -215,13 +211,13 @@ def _fit_crops(whole_P3SS: Tensor, cropped_P3SS: Tensor, box_P4: Tensor) -> Tens
     whole_P3FF = _crop(whole_P3SS, whole_box, FINE)
     fitted_P3FF = _crop(cropped_P3SS, box_P4, FINE)
     correlation_P = (_normalise(whole_P3FF) * _normalise(fitted_P3FF)).sum(1)
-    details_P = (_normalise(_details(whole_P3FF)) * _normalise(_details(fitted_P3FF))).sum(1)
+    details_P = (_details(whole_P3FF) * _details(fitted_P3FF)).sum(1)
     return (correlation_P + details_P) / 2
 
 
 def _details(image_P3FF: Tensor) -> Tensor:
-    """Subtract from each pixel the mean of the pixels around it."""
-    blurred_P3FF = F.avg_pool2d(
-        image_P3FF, BLUR, stride=1, padding=BLUR // 2, count_include_pad=False
-    )
-    return image_P3FF - blurred_P3FF
+    """Subtract from each grey pixel the mean of the pixels around it, and normalise (P, G)."""
+    grey_P1FF = image_P3FF.mean(1, keepdim=True)
+    margin = BLUR // 2
+    blurred_P1FF = F.avg_pool2d(grey_P1FF, BLUR, 1, margin, count_include_pad=False)
+    return _normalise(grey_P1FF - blurred_P1FF)

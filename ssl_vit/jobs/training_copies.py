@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from ..pages.blocks import Block, Gallery, Section, Text
 from ..recipe.records.run import TrainingCopies
 from ..recipe.schema import Data, Recipe
 from ..runs import seen_text
-from ..runs.files import write_atomically
 from ..runs.identity import runs_before
 from .nearest_images import thumbnail
 
@@ -90,21 +88,22 @@ def measure(
     test: Images,
     train: Sequence[Images],
     right: dict[str, Right],
-    folder: Path | None,
-    *,
     paired: bool,
     device: torch.device,
-) -> TrainingCopies:
-    """Count the copies, measure the accuracies without the copies, and write the page of the pairs.
+) -> tuple[TrainingCopies, str]:
+    """Count the copies, and measure the accuracies without the copies.
 
     Args:
         test: Labelled test images.
         train: Training images.
         right: {encoder or baseline: {measure: bool (T, M)}}, for the M test images that can be
             read: whether a probe classifies each image correctly in each draw.
-        folder: Folder of the page. None: no page is written.
         paired: Whether differences from baselines are measured.
         device: Device that compares the images.
+
+    Returns:
+        The numbers of images and the accuracies, and a page that shows the copies as HTML. Without
+        copies, the page is empty.
     """
     pairs, row_M = find(test, train, device)
     others_M = ~np.isin(row_M, [pair.copy.test for pair in pairs])
@@ -119,15 +118,11 @@ def measure(
         }
         measurements = metrics_with_baselines(right_of_others, "test", repeated, paired)
     copies = TrainingCopies(images=len(pairs), of=len(row_M), measurements=measurements)
-    if pairs and folder:
-        write_page(pairs, test, copies, folder)
-    return copies
+    return copies, _page(pairs, test, copies) if pairs else ""
 
 
-def write_page(
-    pairs: Sequence[ShownPair], test: Images, copies: TrainingCopies, folder: Path
-) -> None:
-    """Write a page with the pairs side by side into a folder."""
+def _page(pairs: Sequence[ShownPair], test: Images, copies: TrainingCopies) -> str:
+    """Return a page with the two images of each pair side by side, as HTML."""
     content: list[Block] = [
         Text(f"{seen_text.describe_copies(copies)}. Each row shows a test image and the copy.")
     ]
@@ -144,5 +139,4 @@ def write_page(
             caption = f"{split}: {text_line(images.source.file_of(row))}"
             pictures.append(blocks.Image(png, caption, caption))
         content.append(Gallery(pictures))
-    page = blocks.html("Test images that are copies of training images", [Section("", content)])
-    write_atomically(folder / seen_text.COPIES_PAGE, page)
+    return blocks.html("Test images that are copies of training images", [Section("", content)])

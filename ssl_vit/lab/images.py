@@ -8,7 +8,6 @@ import functools
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -203,32 +202,27 @@ def split_labels(data: Data) -> SplitLabels:
     return SplitLabels(train, validation, test, splits)
 
 
-def count_copies(data: Data, folder: Path | None) -> TrainingCopies | None:
+def count_copies(data: Data) -> tuple[TrainingCopies | None, str]:
     """Count the labelled test images that are copies of training images.
 
-    Args:
-        data: Options of the images.
-        folder: Folder for the page that shows the copies. None: no page is written.
-
     Returns:
-        The numbers of images. None if there are too many images to compare before a study starts.
+        The numbers of images, and a page that shows the copies as HTML, "" without copies. None and
+        "" if there are too many images to compare before a study starts.
     """
     splits = splits_of(data, test=True)
     assert splits.test is not None
     parts = splits.train, splits.test
     num_bytes = sum(part.store.sizes()[part.store_rows()].sum() for part in parts)
     if sum(map(len, parts)) > MOST_COMPARED or num_bytes > MOST_BYTES:
-        return None
+        return None, ""
     import torch
 
     from ..data.source import labelled_images
     from ..jobs import training_copies
 
     test = training_copies.Images(labelled_images(splits.test), data)
-    train = [training_copies.Images(splits.train, data)]
-    return training_copies.measure(
-        test, train, {}, folder, paired=False, device=torch.device("cpu")
-    )
+    train = training_copies.Images(splits.train, data)
+    return training_copies.measure(test, [train], {}, False, torch.device("cpu"))
 
 
 def shorter_side(images: "Source", data: Data) -> int:

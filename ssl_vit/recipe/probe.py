@@ -55,7 +55,7 @@ class Probe(Keys):
     neighbors: Count = key(20)
     token_images: Count | None = key(50_000)
     mask_images: Count | None = key(5000)
-    find_copies: bool = key(False, effect="result", requires=("objective", "probe"))
+    find_copies: bool = key(False, requires=("objective", "probe"))
 
     def metrics_of(self, measures: Iterable[str]) -> list[str]:
         """Return the names of the metrics that some measures produce, such as few_shot_5.

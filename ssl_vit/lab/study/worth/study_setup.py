@@ -447,23 +447,26 @@ def _count(
     )
 
 
-def describe_copies(shared: Values, folder: Path | None) -> str:
-    """Say how many test images are copies of training images, and write a page of the copies.
+def find_copies(shared: Values, folder: Path) -> tuple[str, str]:
+    """Count the test images that are copies of training images.
 
     Args:
         shared: Options of every run, with the options that select the test images.
-        folder: Folder of the study, for the page. None: write no page.
+        folder: Folder of the study, which will have the page of the copies.
+
+    Returns:
+        A sentence with the number of copies, and the page as HTML, "" without copies.
     """
-    data = resolve_options({"recipe": "finetune"} | shared, NAME).data
-    copies = count_copies(data, folder)
+    copies, page = count_copies(resolve_options({"recipe": "finetune"} | shared, NAME).data)
     if copies is None:
         return (
-            "test images: not compared with the training images, because there are more than"
-            f" {MOST_COMPARED:,} images or {MOST_BYTES >> 20} MiB. To compare them, use"
-            " ssl-vit evaluate probe.find_copies=true"
+            f"test: not compared with the training images, because there are more than"
+            f" {MOST_COMPARED:,} images or {MOST_BYTES >> 20} MiB. To find test images that are"
+            " copies of training images, use ssl-vit evaluate with probe.find_copies=true",
+            "",
         )
-    sentence = f"test images: {seen_text.describe_copies(copies, folder)}"
-    return f"{sentence}. All arms are tested on them, too" if copies.images else sentence
+    sentence = f"test: {seen_text.describe_copies(copies, folder)}"
+    return f"{sentence}. The study tests all arms on them, too" if page else sentence, page
 
 
 def _count_labelled(label_N: np.ndarray | None) -> int:
