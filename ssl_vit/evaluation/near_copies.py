@@ -32,7 +32,7 @@ CANDIDATES = 5  # training images that are fitted to each test image
 # correlations fit into the cache of a CPU.
 IMAGES_AT_ONCE = 512
 # Least correlation of a candidate, and least similarity of a copy (chosen by benchmarks/copies.py)
-ALIKE, COPY = 0.85, 0.915
+ALIKE, COPY = 0.85, 0.9
 STEPS = 2 * (0.04,) + 2 * (0.02,) + 2 * (0.01,)  # shares of an image by which edges are moved
 BLUR = 5  # side of the square around a pixel whose mean is subtracted, in pixels
 # Crops to try: top, bottom, left and right edge as shares of the image. The first is the whole
@@ -216,8 +216,13 @@ def _fit_crops(whole_P3SS: Tensor, cropped_P3SS: Tensor, box_P4: Tensor) -> Tens
 
 
 def _details(image_P3FF: Tensor) -> Tensor:
-    """Subtract from each grey pixel the mean of the pixels around it, and normalise (P, G)."""
+    """Return what is left of the grey pixels without coarse shapes, normalised (P, G).
+
+    The mean of the pixels around each pixel is subtracted. Then the means of the rows and of the
+    columns are subtracted, because many photographs have a frame or a horizon in the same place.
+    """
     grey_P1FF = image_P3FF.mean(1, keepdim=True)
     margin = BLUR // 2
-    blurred_P1FF = F.avg_pool2d(grey_P1FF, BLUR, 1, margin, count_include_pad=False)
-    return _normalise(grey_P1FF - blurred_P1FF)
+    detail_P1FF = grey_P1FF - F.avg_pool2d(grey_P1FF, BLUR, 1, margin, count_include_pad=False)
+    means = detail_P1FF.mean(2, keepdim=True) + detail_P1FF.mean(3, keepdim=True)
+    return _normalise(detail_P1FF - means)
