@@ -1,21 +1,23 @@
 """Measure how many made copies `probe.find_copies` finds, and how many false alarms it gives.
 
-    python benchmarks/copies.py path=IMAGES train=10000 copies=2000 others=4000 out=FOLDER
+    python benchmarks/copies.py path=IMAGES train=10000 copies=2000 others=4000 seed=2 out=FOLDER
 
 IMAGES is a data set. The first `train` of its training images, in a random order, are the training
 images. Copies are made of the first `copies` of these: resized to 0.5 to 2 times the side, saved as
 JPEG with quality 30 to 90, cropped to 70 to 100% of the area, mirrored, and all of this together.
-The next `others` training images are no copies, except for near-duplicates in the data set itself.
-The page in FOLDER shows the pairs that were found among them, for a person to judge.
+The next `others` training images are other images, but the data set itself may contain copies. So
+FOLDER/pairs.png shows each pair that was found among these images, for a person to judge.
 
-The even images choose a threshold: the lowest one with no more than one false alarm in a thousand.
-The odd images measure recall and false alarms, with 95% intervals. The perceptual hash of imagehash
-(64 bits, of the image and its mirror image) is measured in the same way. The result is a JSON
-object, with the CPU seconds of the search on one thread.
+The result is a JSON object: for each kind of copy, the share whose original is found, with a 95%
+interval. For the other images, the share that counts as a copy. `phash` is the same for the
+perceptual hash of imagehash (64 bits, of the image and its mirror image, at most 4 bits differ).
+`seconds` are the CPU seconds on one thread to read the training images, and to compare the other
+images with them.
 """
 
 import io
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -46,9 +48,9 @@ DEFAULTS = {
     "seed": "0",
 }
 KINDS = ("resized", "recompressed", "cropped", "mirrored", "all")
-ALLOWED = 0.001  # share of false alarms
+OTHERS = "others"
+MOST_BITS = 4  # largest difference of the perceptual hashes of copies
 FILTERS = (Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling.LANCZOS)
-CPU = torch.device("cpu")
 
 
 class Arrays(Store):
@@ -100,22 +102,22 @@ def phash_bits(image: Image.Image) -> np.ndarray:
     return np.packbits(np.stack(hashes), axis=1).view(np.uint64)[:, 0]
 
 
-def score_by_hash(test_M2: np.ndarray, train_N2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the fewest differing bits, negated, and the row of the nearest training image."""
-    scores, rows = [], []
+def nearest_by_hash(test_M2: np.ndarray, train_N2: np.ndarray) -> np.ndarray:
+    """Return for each image the row of the nearest training image, or -1 if none is near."""
+    nearest = []
     for test_2 in test_M2:
-        bits_N = np.bitwise_count(train_N2[:, :1] ^ test_2).min(1).astype(int)
-        rows.append(int(bits_N.argmin()))
-        scores.append(-bits_N[rows[-1]])
-    return np.array(scores, float), np.array(rows)
+        bits_N = np.bitwise_count(train_N2[:, :1] ^ test_2).min(1)
+        row = int(bits_N.argmin())
+        nearest.append(row if bits_N[row] <= MOST_BITS else -1)
+    return np.array(nearest)
 
 
-def score_by_details(test: Thumbnails, train: Thumbnails) -> tuple[np.ndarray, np.ndarray]:
-    """Return the similarity of the most similar training image, -1 without any, and its row."""
-    scores, rows = np.full(len(test.row_N), -1.0), np.full(len(test.row_N), -1)
-    for pair in near_copies.find_copies(test, train, CPU, least=-1):
-        scores[pair.test], rows[pair.test] = pair.similarity, pair.train
-    return scores, rows
+def nearest_by_pixels(test: Thumbnails, train: Thumbnails) -> np.ndarray:
+    """Return for each image the row of the training image that it is a copy of, or -1."""
+    nearest = np.full(len(test.row_N), -1)
+    for pair in near_copies.find_copies(test, train, torch.device("cpu")):
+        nearest[pair.test] = pair.train
+    return nearest
 
 
 def share(hits: np.ndarray) -> dict[str, float]:
@@ -124,84 +126,57 @@ def share(hits: np.ndarray) -> dict[str, float]:
     return {"share": float(hits.mean()), "low": low, "high": high, "n": len(hits)}
 
 
-def summarise(
-    scores: dict[str, tuple[np.ndarray, np.ndarray]], excluded: np.ndarray, fixed: float
-) -> dict[str, Any]:
-    """Choose a threshold on even images, and return recall and false alarms on odd images.
+def summarise(nearest: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Return the share of copies whose original is found, and of other images that are found."""
+    found = {kind: share(nearest[kind] == np.arange(len(nearest[kind]))) for kind in KINDS}
+    return found | {OTHERS: share(nearest[OTHERS] >= 0)}
 
-    Args:
-        scores: {kind: scores and rows}. The images of "others" are no copies.
-        excluded: Rows of others that are near-duplicates in the data set itself.
-        fixed: The threshold of the package, to measure as well.
-    """
-    is_no_copy = ~np.isin(np.arange(len(scores["others"][0])), excluded)
-    other, parity = scores["others"][0][is_no_copy], np.flatnonzero(is_no_copy) % 2
-    ordered = np.sort(other[parity == 0])[::-1]
-    chosen = float(np.nextafter(ordered[int(ALLOWED * len(ordered))], np.inf))
-    result: dict[str, Any] = {"chosen": chosen, "fixed": fixed}
-    for name in ("chosen", "fixed"):
-        result[f"recall, {name}"] = {
-            kind: share(((found >= result[name]) & (row == np.arange(len(row))))[1::2])
-            for kind, (found, row) in scores.items()
-            if kind != "others"
-        }
-        result[f"false alarms, {name}"] = share(other[parity == 1] >= result[name])
-    result["all false alarms, fixed"] = share(other >= fixed)
-    return result
+
+def draw_pairs(pairs: list[tuple[np.ndarray, np.ndarray]], path: Path) -> None:
+    """Draw pairs of images side by side, six pairs in a row."""
+    canvas = Image.new("RGB", (6 * 220, 110 * math.ceil(len(pairs) / 6) or 1), "white")
+    for number, pair in enumerate(pairs):
+        for place, array in enumerate(pair):
+            picture = Image.fromarray(array).resize((104, 104))
+            canvas.paste(picture, (220 * (number % 6) + 105 * place, 110 * (number // 6)))
+    canvas.save(path)
 
 
 def main(options: dict[str, str]) -> None:
     torch.set_num_threads(1)
-    num_train, num_copies, num_others = (int(options[key]) for key in ("train", "copies", "others"))
+    num_train, num_copies, num_others = (int(options[key]) for key in ("train", "copies", OTHERS))
+    seed = int(options["seed"])
     recipe = ssl_vit.resolve(f"recipe=mpp data.path={options['path']}")
     source = run_splits.load(recipe.data, test=False).train
-    rng = np.random.default_rng(int(options["seed"]))
-    rows = rng.permutation(len(source))[: num_train + num_others]
-
-    def read(rows: np.ndarray) -> list[np.ndarray]:
-        raws = source.fetch(rows)[0]
-        return [decode(raw).permute(1, 2, 0).contiguous().numpy() for raw in raws]
-
+    rows = np.random.default_rng(seed).permutation(len(source))[: num_train + num_others]
+    encoded, _ = source.fetch(rows)
+    arrays = [decode(raw).permute(1, 2, 0).contiguous().numpy() for raw in encoded]
     began = time.process_time()
     train = near_copies.read_thumbnails(source.subset(rows[:num_train]), recipe.data)
-    read_seconds = time.process_time() - began
-    sets = {"others": read(rows[num_train:])}
-    originals = [Image.fromarray(array) for array in read(rows[:num_copies])]
+    seconds = {"read": time.process_time() - began}
+    hashes_N2 = np.stack([phash_bits(Image.fromarray(array)) for array in arrays[:num_train]])
+    sets = {OTHERS: arrays[num_train:]}
     for kind in KINDS:
-        rng = np.random.default_rng(int(options["seed"]))
+        rng = np.random.default_rng(seed)
+        originals = map(Image.fromarray, arrays[:num_copies])
         sets[kind] = [np.array(make_copy(image, kind, rng)) for image in originals]
-    hashes_N2 = np.stack([phash_bits(Image.fromarray(one)) for one in read(rows[:num_train])])
-    by_details, by_hash = {}, {}
-    for name, arrays in sets.items():
-        test = near_copies.read_thumbnails(
-            Source(Arrays(arrays), no_labels(len(arrays))), recipe.data
-        )
+    by_pixels, by_hash = {}, {}
+    for name, images in sets.items():
+        made = Source(Arrays(images), no_labels(len(images)))
+        test = near_copies.read_thumbnails(made, recipe.data)
         began = time.process_time()
-        by_details[name] = score_by_details(test, train)
-        if name == "others":
-            seconds = time.process_time() - began
-        hashes = np.stack([phash_bits(Image.fromarray(array)) for array in arrays])
-        by_hash[name] = score_by_hash(hashes, hashes_N2)
-        print(name, file=sys.stderr, flush=True)
-    np.savez(
-        f"{options['out']}/scores.npz",
-        **{
-            f"{name} {key}": value
-            for name, pair in by_details.items()
-            for key, value in zip(("score", "row"), pair, strict=True)
-        },
-    )
-    print(
-        json.dumps(
-            {
-                "details": summarise(by_details, np.array([], int), near_copies.COPY),
-                "phash": summarise(by_hash, np.array([], int), -4),
-                "read": read_seconds,
-                "search": seconds,
-            },
-            indent=1,
-        )
-    )
+        by_pixels[name] = nearest_by_pixels(test, train)
+        seconds.setdefault("compare", time.process_time() - began)
+        hashes_M2 = np.stack([phash_bits(Image.fromarray(image)) for image in images])
+        by_hash[name] = nearest_by_hash(hashes_M2, hashes_N2)
+    pairs = [
+        (image, arrays[row])
+        for image, row in zip(sets[OTHERS], by_pixels[OTHERS], strict=True)
+        if row >= 0
+    ]
+    draw_pairs(pairs, Path(options["out"]) / "pairs.png")
+    result = {"pixels": summarise(by_pixels), "phash": summarise(by_hash), "seconds": seconds}
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

@@ -80,16 +80,13 @@ def read_thumbnails(source: Source, data: Data) -> Thumbnails:
     return Thumbnails(torch.cat(images), np.array(rows, np.int64))
 
 
-def find_copies(
-    test: Thumbnails, train: Thumbnails, device: torch.device, least: float = COPY
-) -> list[CopyPair]:
+def find_copies(test: Thumbnails, train: Thumbnails, device: torch.device) -> list[CopyPair]:
     """Return each test image that is a copy of a training image, with the most similar one.
 
     Args:
         test: Test images.
         train: Training images.
         device: Device that compares the images.
-        least: Least similarity of a copy.
     """
     pairs = []
     for start in range(0, len(test.row_N), IMAGES_AT_ONCE):
@@ -101,7 +98,7 @@ def find_copies(
         best = {
             int(test_P[pair]): pair
             for pair in similarity_P.argsort(stable=True).tolist()
-            if similarity_P[pair] >= least
+            if similarity_P[pair] >= COPY
         }
         for row, pair in sorted(best.items()):
             rows = test.row_N[start + row], train.row_N[int(train_P[pair])]

@@ -34,11 +34,7 @@ class Images(NamedTuple):
     data: Data
 
 
-class ShownPair(NamedTuple):
-    """Test image and the training image that it is a copy of, with rows and similarity."""
-
-    copy: near_copies.CopyPair
-    train: Images
+ShownPair = tuple[near_copies.CopyPair, Images]  # with the split of the training image
 
 
 def training_images(recipe: Recipe, train: Source) -> list[Images]:
@@ -65,25 +61,6 @@ def training_images(recipe: Recipe, train: Source) -> list[Images]:
     return found
 
 
-def find(
-    test: Images, train: Sequence[Images], device: torch.device
-) -> tuple[list[ShownPair], np.ndarray]:
-    """Find the test images that are copies of training images.
-
-    Returns:
-        A pair for each copy, ordered by the row of the test image, and the rows of all test images
-        that can be read.
-    """
-    thumbnails = near_copies.read_thumbnails(*test)
-    best: dict[int, ShownPair] = {}
-    for images in train:
-        read = near_copies.read_thumbnails(*images)
-        for copy in near_copies.find_copies(thumbnails, read, device):
-            if copy.test not in best or copy.similarity > best[copy.test].copy.similarity:
-                best[copy.test] = ShownPair(copy, images)
-    return [best[row] for row in sorted(best)], thumbnails.row_N
-
-
 def measure(
     test: Images,
     train: Sequence[Images],
@@ -105,10 +82,17 @@ def measure(
         The numbers of images and the accuracies, and a page that shows the copies as HTML. Without
         copies, the page is empty.
     """
-    pairs, row_M = find(test, train, device)
-    others_M = ~np.isin(row_M, [pair.copy.test for pair in pairs])
+    thumbnails = near_copies.read_thumbnails(*test)
+    best: dict[int, ShownPair] = {}  # {row of a test image: the most similar training image}
+    for images in train:
+        compared = near_copies.read_thumbnails(*images)
+        for pair in near_copies.find_copies(thumbnails, compared, device):
+            if pair.test not in best or pair.similarity > best[pair.test][0].similarity:
+                best[pair.test] = pair, images
+    row_M = thumbnails.row_N
+    others_M = ~np.isin(row_M, [*best])
     measurements = []
-    if pairs and others_M.any():
+    if best and others_M.any():
         remaining = row_M[others_M]
         hashes = hashes_of(test.source, remaining)
         repeated = count_copies(hashes, test.source.label_of(remaining))
@@ -117,7 +101,8 @@ def measure(
             for name, by_measure in right.items()
         }
         measurements = metrics_with_baselines(right_of_others, "test", repeated, paired)
-    copies = TrainingCopies(images=len(pairs), of=len(row_M), measurements=measurements)
+    copies = TrainingCopies(images=len(best), of=len(row_M), measurements=measurements)
+    pairs = [best[row] for row in sorted(best)]
     return copies, _page(pairs, test, copies) if pairs else ""
 
 
@@ -128,12 +113,9 @@ def _page(pairs: Sequence[ShownPair], test: Images, copies: TrainingCopies) -> s
     ]
     if len(pairs) > SHOWN:
         content.append(Text(f"The page shows the first {SHOWN:,} pairs."))
-    for pair in pairs[:SHOWN]:
+    for pair, train in pairs[:SHOWN]:
         pictures = []
-        for split, images, row in (
-            ("test", test, pair.copy.test),
-            ("training", pair.train, pair.copy.train),
-        ):
+        for split, images, row in (("test", test, pair.test), ("training", train, pair.train)):
             raw = images.source.fetch(np.array([row]))[0][0]
             png = thumbnail(decoder(images.data)(raw), images.data)
             caption = f"{split}: {text_line(images.source.file_of(row))}"

@@ -465,7 +465,8 @@ def find_copies(shared: Values, folder: Path) -> tuple[str, str]:
             " copies of training images, use ssl-vit evaluate with probe.find_copies=true",
             "",
         )
-    sentence = f"test: {seen_text.describe_copies(copies, folder)}"
+    # reports are shared, so the sentence must not name other folders of this machine
+    sentence = f"test: {seen_text.describe_copies(copies, Path(folder.name))}"
     return f"{sentence}. The study tests all arms on them, too" if page else sentence, page
 
 
