@@ -31,7 +31,7 @@ from ..objectives.supervised.network import Supervised
 from ..recipe import recipe_files, records
 from ..recipe.init_source import InitSource
 from ..recipe.probe import Probe
-from ..recipe.records.run import Copies, Environment, Result, SeenImages
+from ..recipe.records.run import Copies, Environment, Result, SeenImages, TrainingCopies
 from ..recipe.schema import (
     Recipe,
     describe_held_out_choices,
@@ -40,6 +40,7 @@ from ..recipe.schema import (
 )
 from ..runs import console, seen_text, shared
 from ..runs.environment import environment
+from ..runs.files import write_atomically
 from ..runs.folder import Run
 from ..runs.identity import file_hashes, runs_before
 from ..runs.shared import SharedFile
@@ -49,7 +50,7 @@ from ..training.distributed import (
     check_same,
     on_main,
 )
-from . import finish, heads, resources, seen_images
+from . import finish, heads, resources, seen_images, training_copies
 from .session import session
 
 
@@ -132,6 +133,18 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             with features.warn_if_baseline_fails(name, UserError, warn):
                 counts[name] = dense.measure(measured_network, images_of[name], name)
         measurements += dense.segmentation_metrics(counts, paired)
+    copies_of_training = None
+    if recipe.probe.find_copies:
+        test = training_copies.Images(labelled_images(images.test), recipe.data)
+        train = training_copies.training_images(recipe, splits.train)
+
+        def measure_copies() -> TrainingCopies:
+            counts, page = training_copies.measure(test, train, right, paired, accelerator.device)
+            if page:
+                write_atomically(run.folder / seen_text.COPIES_PAGE, page)
+            return counts
+
+        copies_of_training = on_main(accelerator, measure_copies)
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
@@ -140,6 +153,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
             splits,
             measurements,
             seen=seen,
+            training_copies=copies_of_training,
             images=images.forwarded,
             seconds=seconds,
             device_seconds=seconds * accelerator.num_processes,

@@ -83,6 +83,7 @@ class RunResult(Result):
             scratch_table = scratch.scratch_table(self.folder, recipe, self)
             yield from self._scratch_lines(scratch_table, recipe)
         yield from self._seen_lines()
+        yield from self._copies_lines()
         verdict = run_verdict.verdict(readings, recipe.fine_tunes, self.not_compared, in_study)
         if verdict:
             yield f"verdict     {verdict}"
@@ -151,6 +152,14 @@ class RunResult(Result):
                 yield f"caution     {cautions[0]}"
             elif any(seen_images.images.values()) or seen_images.unknown:
                 yield f"seen        {seen_text.describe_seen(seen_images)}"
+
+    def _copies_lines(self) -> Iterator[str]:
+        """Yield how many test images are copies of training images, and results without these."""
+        copies = self.training_copies
+        if copies:
+            yield f"copies      {seen_text.describe_copies(copies, self.folder)}"
+            for table in metric_tables.tables_without_copies(copies):
+                yield from metric_tables.text_lines("", table)
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())

@@ -18,6 +18,7 @@ from ..formatting import few_images
 from ..recipe import schema
 from ..recipe.images import PART, READING, SPLIT_KEYS
 from ..recipe.parsing import exists
+from ..recipe.records.run import TrainingCopies
 from ..recipe.schema import Data, Recipe, uses_labels
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ..data.source import Source
 
 SAMPLE_SIZE = 16  # number of images whose sides are measured
+# Most images, and bytes of images, that a study compares before it starts: seconds on a CPU
+MOST_COMPARED, MOST_BYTES = 20_000, 2**27
 
 
 def splits_of(data: Data, test: bool) -> "Splits":
@@ -197,6 +200,29 @@ def split_labels(data: Data) -> SplitLabels:
     train, validation = (source.label_of(np.arange(len(source))) for source in sources)
     test = None if splits.test is None else splits.test.label_of(np.arange(len(splits.test)))
     return SplitLabels(train, validation, test, splits)
+
+
+def count_copies(data: Data) -> tuple[TrainingCopies | None, str]:
+    """Count the labelled test images that are copies of training images.
+
+    Returns:
+        The numbers of images, and a page that shows the copies as HTML, "" without copies. None and
+        "" if there are too many images to compare before a study starts.
+    """
+    splits = splits_of(data, test=True)
+    assert splits.test is not None
+    parts = splits.train, splits.test
+    num_bytes = sum(part.store.sizes()[part.store_rows()].sum() for part in parts)
+    if sum(map(len, parts)) > MOST_COMPARED or num_bytes > MOST_BYTES:
+        return None, ""
+    import torch
+
+    from ..data.source import labelled_images
+    from ..jobs import training_copies
+
+    test = training_copies.Images(labelled_images(splits.test), data)
+    train = training_copies.Images(splits.train, data)
+    return training_copies.measure(test, [train], {}, False, torch.device("cpu"))
 
 
 def shorter_side(images: "Source", data: Data) -> int:

@@ -34,6 +34,7 @@ from ..recipe.records.run import (
     Copies,
     Difference,
     Measurement,
+    TrainingCopies,
     independent_cases,
 )
 from .blocks import Table
@@ -264,6 +265,16 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
         else:
             results.append(TitledTable("results", _task_table(group, page)))
     return features + results
+
+
+def tables_without_copies(copies: TrainingCopies, page: bool = False) -> list[Table]:
+    """Return the results without test images that are copies of training images, as tables."""
+    images = {"test": copies.of - copies.images}
+    readings = read_metrics(copies.measurements, images)
+    return [
+        table._replace(head=[f"without the copies: {table.head[0]}", *table.head[1:]])
+        for _, table in tables(readings, page)
+    ]
 
 
 def without_intervals(reading: MetricReading) -> MetricReading:

@@ -167,6 +167,12 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
         if seen_images.run != record.name:
             sentence = f"About the initial weights: {sentence}"
         yield Text(sentence)
+    copies = record.result and record.result.training_copies
+    if copies:
+        page = f" The page {seen_text.COPIES_PAGE} shows them." if copies.images else ""
+        sentence = seen_text.describe_copies(copies)
+        yield Text(f"{sentence[0].upper()}{sentence[1:]}.{page}")
+        yield from metric_tables.tables_without_copies(copies, page=True)
     # the table of an unfinished run already has the values that `describe_result` would repeat
     verdict = "" if record.result is None and tables else describe_result(record)
     if verdict:

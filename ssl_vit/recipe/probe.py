@@ -32,6 +32,9 @@ class Probe(Keys):
         token_images: Training images that the attentive probe learns from, drawn at random but
             always the same. Their tokens are held in memory, so lower this if memory runs out.
             null: all.
+        find_copies: In an evaluation, find test images that are resized, recompressed, cropped or
+            mirrored copies of training images, and measure the accuracies also without these
+            images.
         mask_images: Training images that segmentation learns from, drawn at random but always the
             same. null: all.
     """
@@ -52,6 +55,7 @@ class Probe(Keys):
     neighbors: Count = key(20)
     token_images: Count | None = key(50_000)
     mask_images: Count | None = key(5000)
+    find_copies: bool = key(False, requires=("objective", "probe"))
 
     def metrics_of(self, measures: Iterable[str]) -> list[str]:
         """Return the names of the metrics that some measures produce, such as few_shot_5.

@@ -4,13 +4,15 @@ Earlier runs are the runs that the initial weights come from.
 """
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from ..formatting import SPLIT_NAMES
-from ..recipe.records.run import Environment, Result, SeenImages
+from ..recipe.records.run import Environment, Result, SeenImages, TrainingCopies
 
 # Published data sets have copies of training images among the test images. Up to this share of a
 # split, copies change an accuracy by at most 0.1 percentage points and cause no warning.
 FEW_COPIES = 0.001
+COPIES_PAGE = "copies.html"
 
 
 def recorded(result: Result | None, environment: Environment) -> list[SeenImages]:
@@ -68,6 +70,19 @@ def describe_seen(seen: SeenImages) -> str:
     if seen.unknown:
         return f"{counts}. It may have been trained on more images ({seen.unknown})"
     return counts
+
+
+def describe_copies(copies: TrainingCopies, folder: Path | None = None) -> str:
+    """Describe how many test images are copies of training images.
+
+    Args:
+        copies: Numbers of images.
+        folder: Folder of the page that shows the copies, to name the page.
+    """
+    sentence = f"{copies.images:,} of {copies.of:,} test images are copies of training images"
+    if not copies.images:
+        return f"none of the {copies.of:,} test images is a copy of a training image"
+    return f"{sentence}: {folder / COPIES_PAGE}" if folder else sentence
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:

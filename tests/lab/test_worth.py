@@ -30,6 +30,7 @@ from helpers.resolving import parse_request, resolve
 from helpers.runs import run
 from helpers.worth_setups import ASKED, IMAGES, tasks_of
 from ssl_vit.costs import exaflop
+from ssl_vit.data import run_splits
 from ssl_vit.errors import UserError
 from ssl_vit.lab import report
 from ssl_vit.lab.options import PlanOptions
@@ -839,6 +840,26 @@ def test_a_plan_goes_on_with_fewer_runs_at_once_and_says_so(
     assert "parallel=4" in line and "parallel=1" in line and again.tasks == first.tasks
     assert others[-len(first.opening) :] == first.opening and again.tool_options.parallel == 1
     assert parse_request([*words[:-1], "hours=3"]).tool_options.parallel == 4  # as planned
+
+
+def test_copies_among_the_test_images_are_counted_before_the_study(
+    timed: list[StudySetup], tmp_path: Path
+) -> None:
+    for split, count in (("train", 150), ("test", 20)):
+        for name in "ab":
+            put(tmp_path / "own" / split / name, count)
+    words = [f"data.path={tmp_path}/own", f"out={tmp_path}", "hours=200", "parallel=1"]
+    found = parse_request(["recipe=study/worth", *words])
+    splits = run_splits.load(next(iter(found.recipes.values())).data, test=True)
+    train, test = (
+        [bytes(raw) for raw in source.fetch(np.arange(len(source)))[0]]
+        for source in (splits.train, splits.test)
+    )
+    copies = sum(raw in train for raw in test)  # some originals are validation images
+    assert 0 < copies < len(test) == 40
+    sentence = f"{copies} of 40 test images are copies of training images: worth/copies.html."
+    assert any(sentence in note for note in found.study.report.notes)
+    assert (tmp_path / "worth" / "copies.html").read_text().count("<img") == 2 * copies
 
 
 def test_a_cluster_runs_at_once_what_is_asked_for(

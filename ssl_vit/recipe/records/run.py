@@ -167,6 +167,20 @@ class SeenImages(Record):
     unknown: str = ""
 
 
+class TrainingCopies(Record):
+    """Test images that are copies of training images, and the results without these images.
+
+    Attributes:
+        images: Number of test images that are copies.
+        of: Number of test images that were compared with the training images.
+        measurements: Accuracies on the other test images. Empty if no test image is a copy.
+    """
+
+    images: Whole
+    of: Whole
+    measurements: list[Measurement] = []
+
+
 class Trunk(Record):
     """Run and step from which this run continues (resume=RUN@STEP)."""
 
@@ -200,6 +214,7 @@ class Result(WithRecipe):
     learned_from: MayLack[Whole] = None  # labelled training images of the probes of a training run
     # measured images that this run and the runs before it were trained on
     seen: MayLack[list[SeenImages]] = None
+    training_copies: MayLack[TrainingCopies] = None  # only for an evaluation
 
     @model_validator(mode="before")
     @classmethod

@@ -29,6 +29,7 @@ from ....recipe.words import write_all
 from ....runs.environment import cores, cpu_model
 from ....runs.files import write_atomically
 from ....runs.lock import is_held
+from ....runs.seen_text import COPIES_PAGE
 from .. import hours as budget
 from ..launch import RESULT
 from ..local import usable_gpus
@@ -47,7 +48,14 @@ from .plan import (
     size_with_extras,
     steps_of,
 )
-from .study_setup import NAME, StudySetup, find_images, image_lines, sort_options
+from .study_setup import (
+    NAME,
+    StudySetup,
+    find_copies,
+    find_images,
+    image_lines,
+    sort_options,
+)
 
 __all__ = ["FILE", "NAME", "WorthPlan", "build", "order_groups"]
 FILE = "worth.json"
@@ -121,13 +129,15 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
         raise UserError(
             f"{folder}: a study with other options is running in this folder. Use another name=."
         )
-    planned, printed = _plan(given, options, hours, words)
+    planned, printed, copies_page = _plan(given, options, hours, words, folder)
     if not options.check:
         with lock(folder):  # another command may have planned or started meanwhile
             existing_plan = _read_plan(path, words, hours)
             if existing_plan is not None:
                 return existing_plan
             write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
+            if copies_page:
+                write_atomically(folder / COPIES_PAGE, copies_page)
             # hours.json, if there is one, was written for an earlier plan
             (folder / budget.FILE).unlink(missing_ok=True)
     unprinted_lines = planned.lines[printed:]
@@ -178,11 +188,13 @@ def _plan(
     options: StudyOptions,
     hours: float,
     words: Sequence[str],
-) -> tuple[WorthPlan, int]:
+    folder: Path,
+) -> tuple[WorthPlan, int, str]:
     """Plan a study, and print lines about the images and the network as soon as possible.
 
     Returns:
-        The plan, and the number of lines of the plan that are already printed.
+        The plan, the number of lines of the plan that are already printed, and a page of the test
+        images that are copies of training images, "" without copies.
 
     Raises:
         UserError: See `build`.
@@ -192,7 +204,10 @@ def _plan(
     # on a cluster each task has a machine, or a part of a machine, of its own
     parallel = options.parallel if runs_here else 1
     with Timer() as timer:
-        images = find_images(sort_options(given)[0])
+        shared = sort_options(given)[0]
+        images = find_images(shared)
+        note, copies_page = find_copies(shared | images.options, folder)
+        images = images._replace(notes=(*images.notes, note))
         lines = [*image_lines(images)]
         print(*lines, sep="\n", flush=True)
         timed: list[RunSpeed] = []
@@ -231,7 +246,7 @@ def _plan(
         expected=_expected(setup, size, speed),
         frozen_first=size.frozen,
     )
-    return planned, printed
+    return planned, printed, copies_page
 
 
 def _expected(setup: StudySetup, size: StudySize, speed: RunSpeed) -> dict[str, float]:

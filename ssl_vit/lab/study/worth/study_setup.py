@@ -16,7 +16,15 @@ from ....recipe.parsing import exists
 from ....recipe.recipe_files import file_values, find_recipe, recipe_names
 from ....recipe.schema import DEFAULT_OBJECTIVE, Data, Recipe
 from ....recipe.words import write
-from ...images import SplitLabels, shorter_side, split_labels
+from ....runs import seen_text
+from ...images import (
+    MOST_BYTES,
+    MOST_COMPARED,
+    SplitLabels,
+    count_copies,
+    shorter_side,
+    split_labels,
+)
 from ..options import RELEASED, WORTH
 from ..task_options import cost, network_options, resolve_options
 
@@ -438,6 +446,29 @@ def _count(
         # only images under a path are measured. Others count as images of `data.size` pixels
         side=shorter_side(labels.splits.train, data) if data.path else data.size,
     )
+
+
+def find_copies(shared: Values, folder: Path) -> tuple[str, str]:
+    """Count the test images that are copies of training images.
+
+    Args:
+        shared: Options of every run, with the options that select the test images.
+        folder: Folder of the study, which will have the page of the copies.
+
+    Returns:
+        A sentence with the number of copies, and the page as HTML, "" without copies.
+    """
+    copies, page = count_copies(resolve_options({"recipe": "finetune"} | shared, NAME).data)
+    if copies is None:
+        return (
+            f"test: not compared with the training images, because there are more than"
+            f" {MOST_COMPARED:,} images or {MOST_BYTES >> 20} MiB. To find test images that are"
+            " copies of training images, use ssl-vit evaluate with probe.find_copies=true",
+            "",
+        )
+    # reports are shared, so the sentence must not name other folders of this machine
+    sentence = f"test: {seen_text.describe_copies(copies, Path(folder.name))}"
+    return f"{sentence}. The study tests all arms on them, too" if page else sentence, page
 
 
 def _count_labelled(label_N: np.ndarray | None) -> int:
