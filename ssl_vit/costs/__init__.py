@@ -249,9 +249,10 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     token_measures = probe.measures_that_read("tokens")
     token_train = min(train, probe.token_images or train)  # None: no limit
     images = len(token_measures) * (token_train + others)
-    if set(probe.measures) != set(token_measures):  # some measure reads features
+    others_read = {*probe.measures} - {*token_measures} - {*probe.measures_that_read("views")}
+    if others_read:  # some measure reads features
         images += train + others
-    return images
+    return images + probe.count_without_labels(others)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:

@@ -5,7 +5,7 @@ torch.
 import math
 from collections.abc import Sequence
 
-from ..measurements import COMMONEST, PIXELS, UNTRAINED
+from ..measurements import COMMONEST, PIXELS, UNRANKED, UNTRAINED
 from ..metrics import TESTED, measure_rank, metric_label
 from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
@@ -114,6 +114,7 @@ def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
         reading
         for reading in readings
         if any(baseline.substitute for baseline in reading.comparisons)
+        and reading.row.unit != UNRANKED
     ]
     with_untrained = [
         reading
