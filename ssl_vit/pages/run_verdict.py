@@ -31,6 +31,11 @@ FINE_TUNED = (
     "Whether pre-training helped is not known. To find out, compare several seeds of this run with"
     " several seeds of tuned training from scratch."
 )
+# What the study recipes/study/labelfree.yaml has shown. Change this sentence with its results
+WITHOUT_LABELS = (
+    "ssl_vit does not know which values of the measures without labels (RankMe, LiDAR, alpha-ReQ,"
+    " uniformity, alignment) are better. No study of ssl_vit has shown that they predict accuracy."
+)
 # Reasons for NO_VERDICT
 NOT_FINITE = "{measure} is not finite"
 NO_INTERVAL = (
