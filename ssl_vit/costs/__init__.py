@@ -239,6 +239,7 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     Entries of probe.measures such as `knn` and `linear` read one feature of each image. All of them
     share a single pass over all images. Entries such as `attentive` read all tokens of an image.
     Each of these measures makes a pass of its own, with at most probe.token_images training images.
+    Measures without labels read only test images, but are counted for validation images, too.
 
     Args:
         recipe: Recipe of the evaluation.

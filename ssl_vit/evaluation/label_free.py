@@ -9,7 +9,7 @@ Legend: N images, D width of the features, Q random views of an image, B images 
 import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -56,10 +56,6 @@ class Views(NamedTuple):
         """Return the views that a training run uses: its compared views, or else its crops."""
         data = recipe.data
         return cls(compared_views(recipe) or CROPS, data.crop_area, data.flip)
-
-    def dump(self) -> list[Any]:
-        """Return values for JSON that differ if the views differ."""
-        return [self.options.model_dump(), self.crop_area, self.flip]
 
     def draw(self, batch: Batch, count: int) -> Iterator[Batch]:
         """Yield batches whose images are random views of the images of a batch.

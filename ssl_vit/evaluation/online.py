@@ -270,7 +270,7 @@ class OnlineProbes:
             "probe": self.probe.model_dump(),
             "pool": self.pool,
             "classes": self.classes,
-            "views": views.dump() if self.probe.measures_that_read("views") else None,
+            "views": str(views) if self.probe.measures_that_read("views") else None,
             "files": file_hashes(recipe),
             "device": accelerator.device.type,
             "precision": recipe.compute.precision,
@@ -505,11 +505,12 @@ def prepare(
 
     train_batches = [] if without_labels else batches(labelled_images(splits.train), train)
     held_out_batches = batches(splits.validation, held_out, first)
-    few_held_out = {}
-    for measure in probe.measures_that_read("views"):
-        most = MEASURES[measure].images
-        if 0 < most < held_out:
-            few_held_out[most] = batches(splits.validation, most, first)
+    needed = {MEASURES[name].images for name in probe.measures_that_read("views")}
+    few_held_out = {
+        most: batches(splits.validation, most, first)
+        for most in sorted(needed)
+        if 0 < most < held_out
+    }
     labelled_train = count_images(train_batches, accelerator, labelled=True)
     labelled_held_out = count_images(held_out_batches, accelerator, labelled=True)
     images = (0, 0) if without_labels else (labelled_train, labelled_held_out)

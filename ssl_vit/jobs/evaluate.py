@@ -348,7 +348,7 @@ def _shared_files(
         "probe": probe.model_dump(),
         "pool": recipe.probe.pool or recipe.init_source.pooling(),
         "classes": images.classes,
-        "views": _views(recipe).dump() if probe.measures_that_read("views") else None,
+        "views": str(_views(recipe)) if probe.measures_that_read("views") else None,
         "files": file_hashes(recipe),
         **{name: facts[name] for name in ("device", "device_batch", "precision", "threads")},
         "processes": facts["processes"],

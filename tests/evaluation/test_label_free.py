@@ -15,6 +15,7 @@ import ssl_vit
 from helpers.launching import launch_ranks, outcome
 from helpers.options import LOADED, SHORT, TINY, altered
 from helpers.refusals import refusal
+from helpers.resolving import resolve
 from helpers.runs import result, run
 from helpers.view_batches import image_batch
 from ssl_vit.evaluation import label_free
@@ -126,6 +127,17 @@ def test_views_depend_on_the_image_alone() -> None:
     assert len(whole) == 5 and not any(torch.equal(whole[0], view) for view in whole[1:])
     part = views.draw(batch.map(lambda values: values[4:]), 5)
     assert all(torch.equal(one[4:], two.image) for one, two in zip(whole, part, strict=True))
+
+
+def test_views_are_those_of_the_training() -> None:
+    """Compared views for MoCo v3. MAE has crops and flips alone, and no colours change."""
+    moco = resolve(["recipe=moco_v3", "views.hue=0.3"])
+    assert Views.of_training(moco) == Views(moco.group(ViewOptions), 0.08, True)
+    grey = image_batch(2)._replace(image=torch.full((2, 3, 16, 16), 77, dtype=torch.uint8))
+    crops = Views.of_training(resolve(["recipe=mae"])).draw(grey, 8)
+    assert all(torch.equal(view.image, grey.image) for view in crops)
+    changed = Views.of_training(moco).draw(grey, 8)
+    assert not all(torch.equal(view.image, grey.image) for view in changed)
 
 
 @pytest.fixture(scope="module")
