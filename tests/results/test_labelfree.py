@@ -33,7 +33,7 @@ def test_along_a_run_and_across_runs_are_two_questions() -> None:
     ]
     found = {
         question: labelfree.estimate(runs, question, "rankme", "knn", "correlation")
-        for question in labelfree.QUESTIONS
+        for question in labelfree.BASELINES
     }
     assert found == {
         "which run": pytest.approx([-1] * 3),
