@@ -19,6 +19,7 @@ SHARE = "share"  # share of independent cases, in percent; has an interval
 PIXEL_SHARE = "share of pixels"
 LOSS = "loss"
 NUMBER = "number"  # describes the course of training; runs are not compared by it
+UNRANKED = "unranked"  # a number of which neither higher nor lower values are known to be better
 COUNT = "count"  # a count in a row of metrics.jsonl, not a metric
 
 # Kinds of corrupted patches; arms are compared by the first kind
@@ -149,8 +150,8 @@ class Metric:
         name: Name of the metric. A `*` at the end matches any text.
         label: Name for readers. A `*` is replaced by the text that matches the `*` in `name`.
             Default: the name with spaces for underscores.
-        higher: Whether higher values are better.
-        unit: SHARE, PIXEL_SHARE, LOSS, NUMBER or COUNT.
+        higher: Whether higher values are better. Without meaning for UNRANKED.
+        unit: SHARE, PIXEL_SHARE, LOSS, NUMBER, UNRANKED or COUNT.
     """
 
     name: str

@@ -15,6 +15,7 @@ from .measurements import (
     MASKED,
     PIXEL_SHARE,
     SHARE,
+    UNRANKED,
     Baseline,
     Metric,
     MetricKey,
@@ -27,9 +28,10 @@ from .measurements import (
     register,
 )
 
-# Input of a measure for each image: a feature vector, the tokens, the patches with a mask, or the
-# logits of the run's own head
-Reads = Literal["feature", "tokens", "mask", "head"]
+# Input of a measure for each image: a feature vector with a label, the tokens, the patches with a
+# mask, the logits of the run's own head, or feature vectors of the image and of random views of it
+# ("views"), without labels
+Reads = Literal["feature", "tokens", "mask", "head", "views"]
 
 
 class Measure(NamedTuple):
@@ -37,12 +39,17 @@ class Measure(NamedTuple):
 
     Attributes:
         metrics: Names of the metrics. A `*` stands for each number in probe.shots.
-        reads: Input of the measure for each image. Measures that read "feature" also run during
-            pre-training, with probe.every.
+        reads: Input of the measure for each image. Measures that read "feature" or "views" also run
+            during pre-training, with probe.every.
         code: For "feature", MODULE:FUNCTION of a function like `probes.classify_by_knn`. For
-            "tokens", a module that defines `describe` and `measure`, as attentive.py.
+            "tokens", a module that defines `describe` and `measure`, as attentive.py. For "views",
+            MODULE:FUNCTION of a function like `label_free.lidar`.
         label: Name of the metric for readers. Default: the name with spaces for underscores.
         chooses: What the measure chooses on held-out images, in words.
+        views: Random views of each image that the measure reads. 0: the image itself. None:
+            probe.views.
+        images: Number of images in the paper of the measure. More images are not read. 0: the paper
+            requires no number.
     """
 
     metrics: tuple[str, ...]
@@ -50,6 +57,8 @@ class Measure(NamedTuple):
     code: str = ""
     label: str = ""
     chooses: str = ""
+    views: int | None = 0
+    images: int = 0
 
 
 # Measures run and are shown in this order. The first measured metric heads reports and gives the
@@ -82,12 +91,35 @@ MEASURES = {
         chooses="the learning rate of the segmentation probe",
     ),
     "top1": Measure(("top1", "top5", "real"), "head"),
+    # Numbers of images: Garrido et al. (2023) and Thilak et al. (2024)
+    "rankme": Measure(
+        ("rankme",), "views", "ssl_vit.evaluation.label_free:rankme", label="RankMe", images=25_600
+    ),
+    "lidar": Measure(
+        ("lidar",),
+        "views",
+        "ssl_vit.evaluation.label_free:lidar",
+        label="LiDAR",
+        views=None,
+        images=1000,
+    ),
+    "alpha_req": Measure(
+        ("alpha_req",), "views", "ssl_vit.evaluation.label_free:alpha_req", label="alpha-ReQ"
+    ),
+    "uniformity": Measure(
+        ("uniformity",), "views", "ssl_vit.evaluation.label_free:uniformity", views=2
+    ),
+    "alignment": Measure(
+        ("alignment",), "views", "ssl_vit.evaluation.label_free:alignment", views=2
+    ),
 }
 # Metrics of a classifier on test images. Do not choose anything by these metrics.
 TESTED = MEASURES["top1"].metrics
-# The first metric of each measure of a frozen encoder, in the order of MEASURES
+# The first metric of each measure of a frozen encoder with labels, in the order of MEASURES
 PROBES = tuple(
-    measure.metrics[0].replace("*", "5") for measure in MEASURES.values() if measure.reads != "head"
+    measure.metrics[0].replace("*", "5")
+    for measure in MEASURES.values()
+    if measure.reads not in ("head", "views")
 )
 # Metrics in lists of runs, followed by the shares that an objective declares. The first of these
 # metrics that a run has appears in the runs tool and in the first sentences of the run's page.
@@ -163,9 +195,11 @@ def in_order(keys: Iterable[MetricKey]) -> list[MetricKey]:
 def has_direction(key: MetricKey) -> bool:
     """Return whether it is known which values of a metric are better, higher or lower.
 
-    The direction is known for losses and for metrics with a registered description.
+    The direction is known for losses and for metrics with a registered description, except for
+    measures without labels.
     """
-    return has_row(key) or (not key.subject and find_metric(key).unit == LOSS)
+    unit = find_metric(key).unit
+    return unit != UNRANKED and (has_row(key) or (not key.subject and unit == LOSS))
 
 
 def score(key: MetricKey, value: float) -> float:
@@ -268,7 +302,7 @@ def format_metrics(
 def _format_metric(key: MetricKey, value: float, baselines: list[float]) -> str:
     """Format a metric: label, value and best baseline."""
     row = find_metric(key)
-    if not baselines:
+    if not baselines or row.unit == UNRANKED:
         return f"{metric_label(key)} {row.text(value)}"
     best = max(baselines) if row.higher else min(baselines)
     return f"{metric_label(key)} {row.text(value)} (to beat {row.text(best)})"
@@ -278,12 +312,13 @@ def format_baselines(values: Mapping[MetricKey, float]) -> str:
     """Format baselines with their values: "accuracy 50.0% (the commonest class)".
 
     Args:
-        values: `{baseline: value}`. Keys that belong to no baseline are left out.
+        values: `{baseline: value}`. Keys that belong to no baseline are left out, and baselines of
+            metrics that are not ranked.
     """
     texts = []
     for key, value in values.items():
         baseline = find_baseline(key)
-        if baseline:
+        if baseline and find_metric(key).unit != UNRANKED:
             # format the value like the metric that the baseline is compared with
             metric = find_metric(key)
             prediction = baseline.called  # such as "the commonest class"
@@ -299,6 +334,12 @@ _TASK_METRICS = (
         Metric(name, measure.label, unit=SHARE)
         for measure in MEASURES.values()
         if measure.reads in ("feature", "tokens")
+        for name in measure.metrics
+    ),
+    *(
+        Metric(name, measure.label, unit=UNRANKED)
+        for measure in MEASURES.values()
+        if measure.reads == "views"
         for name in measure.metrics
     ),
     Metric("miou", "mIoU", unit=PIXEL_SHARE),  # measured by a linear segmentation probe

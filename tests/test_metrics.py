@@ -100,6 +100,7 @@ def test_what_an_evaluation_measures_has_a_row() -> None:
     accelerator = WatchedAccelerator(cpu=True)
     names = OnlineProbes(Run(recipe), [], [], recipe.probe, "avg", 2, accelerator).names()
     other = {"few_shot", "attentive", "segmentation", "top1"}  # another name, or not in training
+    other |= {"rankme", "lidar", "alpha_req", "uniformity", "alignment"}  # no accuracies
     assert set(MEASURES) - set(names) == other
     finished = [f"probe_{one}" for one in names]
     for name in (*names, *(f"probe/{one}" for one in names), *finished, *TESTED, "attentive"):

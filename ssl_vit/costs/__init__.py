@@ -240,6 +240,7 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     Entries of probe.measures such as `knn` and `linear` read one feature of each image. All of them
     share a single pass over all images. Entries such as `attentive` read all tokens of an image.
     Each of these measures makes a pass of its own, with at most probe.token_images training images.
+    Measures without labels read only test images, but are counted for validation images, too.
 
     Args:
         recipe: Recipe of the evaluation.
@@ -250,9 +251,10 @@ def evaluated_images(recipe: Recipe, train: int, others: int) -> int:
     token_measures = probe.measures_that_read("tokens")
     token_train = min(train, probe.token_images or train)  # None: no limit
     images = len(token_measures) * (token_train + others)
-    if set(probe.measures) != set(token_measures):  # some measure reads features
+    others_read = {*probe.measures} - {*token_measures} - {*probe.measures_that_read("views")}
+    if others_read:  # some measure reads features
         images += train + others
-    return images
+    return images + probe.count_without_labels(others)
 
 
 def activation_bytes(recipe: Recipe, fused: bool) -> int:

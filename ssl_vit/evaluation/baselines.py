@@ -161,7 +161,7 @@ def metrics_with_baselines(
     Args:
         right: {ENCODER or a key of SUBSTITUTES: {measure: bool (T, M)}}, empty if nothing was
             probed. If a baseline lacks a measure of the encoder, the baseline gets no metric for
-            this measure.
+            this measure. A measure without labels has its value and its number of images (2,).
         split: Split of the images.
         copies: Counts of repeated images. None: all images are distinct.
         paired: Whether to measure the difference between encoder and baseline on the same images.
@@ -181,6 +181,12 @@ def metrics_with_baselines(
             for subject in SUBSTITUTES
             if measure in right.get(subject, {})
         }
+        if right_TM.ndim == 1:  # a measure without labels
+            for subject, value_2 in {ENCODER: right_TM, **baselines}.items():
+                value, images = value_2.tolist()
+                fields = known(**key._replace(subject=subject)._asdict())
+                measurements.append(Measurement(split=split, value=value, n=int(images), **fields))
+            continue
         differences = {}
         if paired:
             for subject, baseline_TM in baselines.items():

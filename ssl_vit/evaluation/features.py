@@ -36,7 +36,9 @@ ENCODER = ""  # name of the encoder's reader; UNTRAINED, INITIAL and PIXELS name
 # uint8 images (B, 3, H, W) -> features (B, D) or tokens (B, tokens, D)
 Reader = Callable[[Tensor], Tensor]
 Readers = Mapping[str, Reader]  # {ENCODER, UNTRAINED, ...: reader}
-Right = Mapping[str, Tensor]  # {measure: whether each image is classified correctly, bool (T, M)}
+# {measure: whether each image is classified correctly, bool (T, M)}. For a measure without labels:
+# {measure: value and number of images, float64 (2,)}
+Right = Mapping[str, Tensor]
 
 
 def feature_reader(net: Backbone, pool: str, layer: int | None) -> Reader:
@@ -143,7 +145,7 @@ def gather_features(
 
     Args:
         readers: {name: reader of the encoder or a baseline}.
-        batches: Batches of this process.
+        batches: Batches of this process. An image may occur several times.
         accelerator: Processes that read images.
 
     Returns:
@@ -164,7 +166,7 @@ def gather_features(
     index, label_N, content_N, *feature_arrays = (
         np.concatenate(arrays) for arrays in zip(*all_parts, strict=True)
     )
-    order = index.argsort()
+    order = index.argsort(kind="stable")  # several views of an image keep their order
     x_of_name = {name: x_ND[order] for name, x_ND in zip(readers, feature_arrays, strict=True)}
     if ENCODER in x_of_name:
         check_finite(ENCODER, is_finite(torch.from_numpy(x_of_name[ENCODER])))

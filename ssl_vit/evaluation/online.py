@@ -45,7 +45,7 @@ from ..runs.identity import file_hashes
 from ..runs.next_steps import NO_CLASSES, NO_LABELS
 from ..training import loop
 from ..training.distributed import WatchedAccelerator, broadcast_from_main, on_main
-from . import probes, split_images
+from . import label_free, probes, split_images
 from .baselines import fresh_network, metrics_with_baselines, pixel_reader, to_numpy, to_torch
 from .features import (
     ENCODER,
@@ -75,7 +75,8 @@ class OnlineProbes:
     """Evaluator that probes the current encoder on a fixed set of images.
 
     Probes learn from training images and are tested on held-out images. The evaluator also measures
-    the effective rank of the held-out features, which falls when the features collapse.
+    the effective rank of the held-out features, which falls when the features collapse. Measures
+    without labels read the held-out images.
 
     The evaluator draws no random numbers, so every evaluation uses the same images with the same
     crops.
@@ -91,7 +92,9 @@ class OnlineProbes:
         class_names: Names of the classes, empty if classes have no names.
         paired: Whether to measure the difference to each baseline, see `metrics_with_baselines`.
         images: Number of labelled training images and number of labelled held-out images, over all
-            processes.
+            processes. (0, 0) if no probe learns labels.
+        few_held_out: {number: the first held-out images, in batches of this process}, for measures
+            without labels that need only this number of images.
         copies: Counts of repeated held-out images. None: all images are distinct.
         first: Number of held-out images that are skipped before the first measured image.
         every: Steps between two evaluations.
@@ -111,6 +114,7 @@ class OnlineProbes:
     class_names: Sequence[str] = ()
     paired: bool = True
     images: tuple[int, int] = (0, 0)
+    few_held_out: Mapping[int, list[Batch]] = field(default_factory=dict)
     copies: Copies | None = None
     first: int = 0
     every: int = 1
@@ -129,11 +133,14 @@ class OnlineProbes:
         """
         measures = ", ".join(MEASURES[name].label or name for name in self.probe.measures)
         train, held_out = self.images
-        return (
-            f"{measures} of {held_out:,} labelled held-out images{copies_text(self.copies)}, fitted"
-            f" to {train:,} training images, every {self.every:,} steps (about {self.share:.1%} of"
-            " the work)"
-        )
+        images = "held-out images"
+        if train:
+            images = (
+                f"{held_out:,} labelled held-out images{copies_text(self.copies)}, fitted to"
+                f" {train:,} training images"
+            )
+        work = f"about {self.share:.1%} of the work"
+        return f"{measures} of {images}, every {self.every:,} steps ({work})"
 
     def names(self) -> list[str]:
         """Return the names of the accuracies that the evaluator measures, such as few_shot_5."""
@@ -154,13 +161,22 @@ class OnlineProbes:
         self.has_run = True
         readers = {ENCODER: feature_reader(objective.exported, self.pool, self.probe.layer)}
         features = self._extract(readers)
+        values = self._measure_without_labels(readers)
         if not self.accelerator.is_main_process:
+            return
+        untrained_right = self.baselines.get(UNTRAINED, {})
+        for name, value_2 in values[ENCODER].items():
+            self.right[name] = value_2
+            for subject, value in {"": value_2, UNTRAINED: untrained_right.get(name)}.items():
+                if value is not None:
+                    key = MetricKey(name, subject, is_probe=True, is_held_out=True)
+                    yield flat_name(key), value[0].item()
+        if not features:
             return
         held_out_MD, _ = features["test"][ENCODER]
         if len(held_out_MD):
             yield "features/rank", probes.effective_rank(held_out_MD)
         encoder_features = {split: by_reader[ENCODER] for split, by_reader in features.items()}
-        untrained_right = self.baselines.get(UNTRAINED, {})
         for name, right_TM in run_probes(
             encoder_features, self.probe, self.classes, names=self.class_names
         ):
@@ -245,6 +261,7 @@ class OnlineProbes:
         if not shared.is_task(self.run.folder):
             return self.measure(readers)
         hashes = [_hash_images(batches) for batches in (self.train, self.held_out)]
+        views = label_free.Views.of_training(recipe)
         depends_on = {
             "images": accelerator.gather_parts([hashes]),
             "weights": weights.fingerprint(fresh.state_dict()),
@@ -253,6 +270,7 @@ class OnlineProbes:
             "probe": self.probe.model_dump(),
             "pool": self.pool,
             "classes": self.classes,
+            "views": str(views) if self.probe.measures_that_read("views") else None,
             "files": file_hashes(recipe),
             "device": accelerator.device.type,
             "precision": recipe.compute.precision,
@@ -281,16 +299,31 @@ class OnlineProbes:
             {baseline: {measure: bool (T, M), right or wrong}} on rank 0, {} on other processes.
         """
         features = self._extract(readers)
+        values = self._measure_without_labels(readers)
         if not self.accelerator.is_main_process:
             return {}
-        # A failing probe must not end a run, so every Exception becomes a warning
-        return probe_all(
-            features,
+        right: dict[str, Right] = {}
+        if features:
+            # A failing probe must not end a run, so every Exception becomes a warning
+            right = probe_all(
+                features,
+                self.probe,
+                self.classes,
+                self.run.warn,
+                names=self.class_names,
+                error=Exception,
+            )
+        return right | {name: {**right.get(name, {}), **values[name]} for name in values}
+
+    def _measure_without_labels(self, readers: Readers) -> dict[str, dict[str, Tensor]]:
+        """Measure the held-out images without labels, see `label_free.measure`. Collective."""
+        return label_free.measure(
+            {name: reader for name, reader in readers.items() if name != PIXELS},
             self.probe,
-            self.classes,
+            lambda most: self.few_held_out.get(most, self.held_out),
+            label_free.Views.of_training(self.run.recipe),
+            self.accelerator,
             self.run.warn,
-            names=self.class_names,
-            error=Exception,
         )
 
     def measurements(self, split: str) -> list[Measurement]:
@@ -309,8 +342,10 @@ class OnlineProbes:
             readers: {ENCODER or a baseline: reader of its features}.
 
         Returns:
-            {split: {reader: features (N, D) and labels (N,)}}.
+            {split: {reader: features (N, D) and labels (N,)}}, empty if no probe reads labels.
         """
+        if not self.names():
+            return {}
         train, _ = extract_labelled_features(readers, self.train, self.accelerator)
         test, _ = extract_labelled_features(readers, self.held_out, self.accelerator)
         _, label_N = next(iter(train.values()))  # labels are the same for all readers
@@ -435,7 +470,8 @@ def prepare(
     measures_knn = recipe.eval.knn and recipe.trains and not learns_only_labels
     if not every and not measures_knn:
         return None, ""
-    train = min(probe.images, len(labelled_images(splits.train)))
+    without_labels = bool(every) and not probe.measures_that_read("feature")
+    train = 0 if without_labels else min(probe.images, len(labelled_images(splits.train)))
     first, held_out = 0, split_images.held_out_images(recipe, splits)
     # The best checkpoint is chosen on held-out images, by a probe or by another metric
     chose_weights = recipe.checkpoint.best is not None
@@ -455,8 +491,10 @@ def prepare(
         reason = _why_not_measured(recipe, splits, train, rows)
         if reason:
             return None, reason
+    classes = 0
     try:
-        classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
+        if not without_labels:
+            classes = class_numbers.count_classes(splits, recipe.data, recipe.objective)
     except UserError as error:
         if recipe.probe.every:
             raise
@@ -465,10 +503,18 @@ def prepare(
     def batches(source: Source, count: int, first: int = 0) -> list[Batch]:
         return read_batches(source, recipe.data, batch_layout, accelerator, count, skip=first)
 
-    train_batches = batches(labelled_images(splits.train), train)
+    train_batches = [] if without_labels else batches(labelled_images(splits.train), train)
     held_out_batches = batches(splits.validation, held_out, first)
+    needed = {MEASURES[name].images for name in probe.measures_that_read("views")}
+    few_held_out = {
+        most: batches(splits.validation, most, first)
+        for most in sorted(needed)
+        if 0 < most < held_out
+    }
     labelled_train = count_images(train_batches, accelerator, labelled=True)
     labelled_held_out = count_images(held_out_batches, accelerator, labelled=True)
+    images = (0, 0) if without_labels else (labelled_train, labelled_held_out)
+    work = train + held_out * (not without_labels) + probe.count_without_labels(held_out)
     probes_of_run = OnlineProbes(
         run,
         train_batches,
@@ -479,11 +525,12 @@ def prepare(
         accelerator,
         splits.train.classes,
         paired=not chose_weights and recipe.data.group is None and recipe.data.validation != 0,
-        images=(labelled_train, labelled_held_out),
+        images=images,
+        few_held_out=few_held_out,
         copies=count_copies_in(held_out_batches, accelerator, labelled=True),
         first=first,
         every=every,
-        share=_estimate_share(recipe, train + held_out, every),
+        share=_estimate_share(recipe, work, every),
     )
     return probes_of_run, ""
 

@@ -172,9 +172,13 @@ def effective_rank(x_ND: Tensor) -> float:
     """
     if not x_ND.isfinite().all():
         return math.nan
-    singular_values = torch.linalg.svdvals(x_ND.double())
-    total = singular_values.sum().clamp(min=torch.finfo(torch.float64).tiny)
-    share = singular_values / total + 1e-7  # 1e-7 as in equation 1
+    return entropy_rank(torch.linalg.svdvals(x_ND.double()))
+
+
+def entropy_rank(value_D: Tensor) -> float:
+    """Return the exponential of the entropy of values, relative to their sum (float64)."""
+    total = value_D.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    share = value_D / total + 1e-7  # 1e-7 as in equation 1 of RankMe
     return float(torch.exp(-(share * share.log()).sum()))
 
 

@@ -1,18 +1,19 @@
 """Evaluate a frozen encoder, from a checked recipe to a finished run folder."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 import torch
 
-from ..data import class_numbers, fingerprints, masks, run_splits
+from ..data import class_numbers, fingerprints, loaders, masks, run_splits
 from ..data.batch_layout import BatchLayout
+from ..data.batching import Batch
 from ..data.source import Source, labelled_images
 from ..errors import UserError
-from ..evaluation import dense, features, split_images
+from ..evaluation import dense, features, label_free, split_images
 from ..evaluation.baselines import (
     initial_network,
     metrics_with_baselines,
@@ -255,7 +256,7 @@ def _feature_readers(networks: dict[str, Backbone], recipe: Recipe) -> tuple[fea
             readers[name] = features.feature_reader(network, pool, recipe.probe.layer)
     if "knn" in recipe.probe.measures:
         readers[PIXELS] = pixel_reader(recipe.data)
-    if not recipe.probe.measures_that_read("feature", "head"):
+    if not recipe.probe.measures_that_read("feature", "head", "views"):
         pool = "tokens" if recipe.probe.measures_that_read("tokens") else "patches"
     return readers, pool
 
@@ -361,6 +362,7 @@ def _shared_files(
         "probe": probe.model_dump(),
         "pool": recipe.probe.pool or recipe.init_source.pooling(),
         "classes": images.classes,
+        "views": str(_views(recipe)) if probe.measures_that_read("views") else None,
         "files": file_hashes(recipe),
         **{name: facts[name] for name in ("device", "device_batch", "precision", "threads")},
         "processes": facts["processes"],
@@ -380,7 +382,7 @@ def _run_feature_probes(
     probe: Probe,
     files: Mapping[str, SharedFile],
 ) -> tuple[dict[str, features.Right], Copies | None]:
-    """Run the probes on features of the encoder and of the baselines.
+    """Run the probes on features of the encoder and of the baselines, and measure without labels.
 
     All processes must call this function. If the file of a baseline has results, they are read from
     the file. Otherwise, the baseline is measured, and the results are written to the file.
@@ -399,7 +401,7 @@ def _run_feature_probes(
     """
     splits = images.splits
     probed = probe.measures_that_read("feature")
-    if not probed:
+    if not probed and not probe.measures_that_read("views"):
         return {}, None
     sources = {"train": splits.train, "validation": splits.validation, "test": images.test}
     # Validation images serve only to choose something, such as a learning rate
@@ -412,6 +414,7 @@ def _run_feature_probes(
         name: to_torch(arrays) for name, arrays in stored_arrays.items() if arrays is not None
     }
     readers = {name: read for name, read in readers.items() if name not in stored}
+    values = _measure_without_labels(readers, images, probe)
     picks = None
     features_of_split: dict[str, dict[str, features.Features]] = {}
     copies: dict[str, Copies | None] = {}
@@ -420,19 +423,54 @@ def _run_feature_probes(
             # Read only the training images that few-shot probes learn from
             del sources["train"]
             features_of_split["train"], picks = features.sample_few_shot(readers, images, probe)
-        for split, source in sources.items():
+        for split, source in sources.items() if probed else ():
             batches = images.read_batches(source)
             extracted = features.extract_labelled_features(readers, batches, images.accelerator)
             features_of_split[split], copies[split] = extracted
     if not images.accelerator.is_main_process:
         return {}, None
     class_names = splits.train.classes
-    right = features.probe_all(
-        features_of_split, probe, images.classes, images.warn, picks, class_names
-    )
+    right: dict[str, features.Right] = dict(values)
+    if probed:
+        right = features.probe_all(
+            features_of_split, probe, images.classes, images.warn, picks, class_names
+        )
+        right = {name: {**right[name], **values.get(name, {})} for name in right}
     for name in files.keys() & right.keys():
         files[name].write(to_numpy(right[name]))
-    return right | stored, copies["test"]
+    return right | stored, copies.get("test")
+
+
+def _views(recipe: Recipe) -> label_free.Views:
+    """Return the random views of the run that trained the encoder, or of the evaluation."""
+    init = recipe.init_source
+    trained_by = None if init.is_scratch else _read_recipe_of_run(init)
+    return label_free.Views.of_training(trained_by or recipe)
+
+
+def _measure_without_labels(
+    readers: features.Readers, images: EvaluationImages, probe: Probe
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Measure the test images without labels, see `label_free.measure`.
+
+    All processes must call this function. If a measure needs fewer images than the split has, the
+    images are drawn at random, the same in every evaluation.
+    """
+    source, before = images.test, images.forwarded
+
+    def read(most: int) -> Iterator[Batch]:
+        return images.read_batches(source, loaders.held_out_rows(source, most or len(source)))
+
+    values = label_free.measure(
+        {name: reader for name, reader in readers.items() if name != PIXELS},
+        probe,
+        read,
+        _views(images.recipe),
+        images.accelerator,
+        images.warn,
+    )
+    images.forwarded = before + probe.count_without_labels(len(source))  # with each view
+    return values
 
 
 def _print_banner(run: Run, splits: run_splits.Splits, pool: str, seen: list[SeenImages]) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..measurements import MASKED, MetricKey, find_baseline, find_metric, read_flat_names
+from ..measurements import MASKED, UNRANKED, MetricKey, find_baseline, find_metric, read_flat_names
 from ..metrics import is_model_metric, metric_label, metrics_to_compare
 from ..runs.folder import parse_row
 from .blocks import Chart, Line
@@ -135,12 +135,13 @@ def _chart_title(key: MetricKey) -> str:
 
     Metrics with the same title share a chart:
     - "Loss": the loss on training images and on held-out images.
-    - "Probes of the frozen features": all probes.
+    - "Probes of the frozen features": all accuracies of probes. A measure without labels has a
+      chart of its own.
     - "Accuracy": all patches and masked patches (`accuracy` and `accuracy_masked`).
     - "Accuracy by kind of patch": patches that were corrupted in another way than by masking
       (`accuracy_random` and `accuracy_kept`).
     """
-    if key.is_probe and key.is_held_out:
+    if key.is_probe and key.is_held_out and find_metric(key).unit != UNRANKED:
         return "Probes of the frozen features"
     title = metric_label(key._replace(patches=""))
     if key.patches not in ("", MASKED):

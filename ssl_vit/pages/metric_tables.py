@@ -15,6 +15,7 @@ from ..measurements import (
     PIXELS,
     SHARE,
     SUBSTITUTES,
+    UNRANKED,
     UNTRAINED,
     Metric,
     MetricKey,
@@ -23,6 +24,7 @@ from ..measurements import (
     flat_name,
 )
 from ..metrics import (
+    MEASURES,
     compared_with,
     is_frozen_metric,
     is_model_metric,
@@ -200,12 +202,16 @@ def _judge_against_baseline(
     - AHEAD if the metric is better and has no interval,
     - WON if the metric is better and has an interval.
 
+    If it is not known which values of the metric are better, the text is empty.
+
     Args:
         reading: Metric of the model.
         baseline_value: Value of the baseline on the same split.
         difference: Paired difference, the metric minus the baseline, if it was measured.
     """
     row = reading.row  # `row.higher` says whether larger values are better
+    if row.unit == UNRANKED:
+        return ""
     interval = reading.interval
     if difference is not None:
         if difference.low <= 0 <= difference.high:
@@ -254,7 +260,7 @@ def tables(readings: Sequence[MetricReading], page: bool = False) -> list[Titled
         # A metric belongs to the frozen encoder if it is a share of pixels (segmentation), a probe,
         # or was also measured on a substitute of the encoder, such as untrained weights
         has_substitute = any(baseline.substitute for baseline in reading.comparisons)
-        is_probe = reading.row.unit == PIXEL_SHARE or is_frozen_metric(reading.key)
+        is_probe = reading.row.unit in (PIXEL_SHARE, UNRANKED) or is_frozen_metric(reading.key)
         if is_shown:
             is_of_encoder = is_probe or has_substitute
             groups.setdefault((is_of_encoder, reading.split), []).append(reading)
@@ -349,7 +355,7 @@ def measure_text(reading: MetricReading, largest: MetricReading) -> str:
 
     A few-shot accuracy has a note on the draws, which are random choices of training images. A note
     on n, such as "n = 380", is added if the heading of the table has another number of images or of
-    copies.
+    copies. A further note says if there were fewer images than the paper of the measure uses.
 
     Args:
         reading: Metric to name.
@@ -365,6 +371,9 @@ def measure_text(reading: MetricReading, largest: MetricReading) -> str:
         notes.append(f"n = {reading.count_text}")
     elif math.isfinite(reading.value) and not reading.images and largest.images:
         notes.append("n unknown")
+    measure = MEASURES.get(reading.key.metric)
+    if measure and reading.images < measure.images:
+        notes.append(f"its paper uses {measure.images:,} images")
     label = metric_label(reading.key)
     return f"{label} ({', '.join(notes)})" if notes else label
 

@@ -18,7 +18,7 @@ from ..formatting import (
     tool_command,
     typed_command,
 )
-from ..measurements import use_plugin_rows
+from ..measurements import UNRANKED, use_plugin_rows
 from ..recipe import export_files
 from ..recipe.names import is_name
 from ..recipe.schema import (
@@ -34,6 +34,7 @@ from ..runs.shared import is_task
 from . import blocks, curves, figure_blocks, metric_tables
 from .blocks import Block, Commands, Fold, Listing, Section, Table, Text
 from .run_record import RunRecord, read_run
+from .run_verdict import WITHOUT_LABELS
 from .run_wording import describe_machine, describe_progress, describe_result, describe_run
 from .scratch import scratch_table
 
@@ -174,6 +175,8 @@ def result_blocks(record: RunRecord) -> Iterator[Block]:
         yield Text(f"{sentence[0].upper()}{sentence[1:]}.{page}")
         yield from metric_tables.tables_without_copies(copies, page=True)
     # the table of an unfinished run already has the values that `describe_result` would repeat
+    if any(reading.row.unit == UNRANKED for reading in readings):
+        yield Text(WITHOUT_LABELS)
     verdict = "" if record.result is None and tables else describe_result(record)
     if verdict:
         yield Text(verdict)

@@ -5,7 +5,7 @@ torch.
 import math
 from collections.abc import Sequence
 
-from ..measurements import COMMONEST, PIXELS, UNTRAINED
+from ..measurements import COMMONEST, PIXELS, UNRANKED, UNTRAINED
 from ..metrics import TESTED, measure_rank, metric_label
 from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
@@ -30,6 +30,14 @@ BETTER = "The features of this encoder are better than those of untrained weight
 FINE_TUNED = (
     "Whether pre-training helped is not known. To find out, compare several seeds of this run with"
     " several seeds of tuned training from scratch."
+)
+# What the study recipes/study/labelfree.yaml has shown (docs/evaluate.md, Without labels)
+WITHOUT_LABELS = (
+    "ssl_vit does not know which values of the measures without labels (RankMe, LiDAR, alpha-ReQ,"
+    " uniformity, alignment) are better. In a study of 12 short runs on CIFAR-10 with one seed,"
+    " RankMe, LiDAR and alpha-ReQ ordered the runs at their last step as accuracy did, but were not"
+    " shown to be better than the training loss. Along a run, no measure was shown to choose"
+    " checkpoints better than the step number."
 )
 # Reasons for NO_VERDICT
 NOT_FINITE = "{measure} is not finite"
@@ -114,6 +122,7 @@ def _first_probe(readings: Sequence[MetricReading]) -> MetricReading | None:
         reading
         for reading in readings
         if any(baseline.substitute for baseline in reading.comparisons)
+        and reading.row.unit != UNRANKED
     ]
     with_untrained = [
         reading

@@ -15,7 +15,8 @@ class Probe(Keys):
     Attributes:
         every: Steps between probes of the encoder during pre-training. null: no probes.
         images: Number of labelled training images that probes during pre-training learn from.
-        measures: What to measure. segmentation needs masks.
+        measures: What to measure. segmentation needs masks. rankme, lidar, alpha_req, uniformity
+            and alignment need no labels.
         feature: Feature to measure: encoder, or hidden (the tanh layer that a supervised run has on
             top of the encoder).
         pool: How tokens are pooled into one feature: token (the class token) or avg (the mean of
@@ -29,6 +30,7 @@ class Probe(Keys):
         steps: Training steps of the linear, attentive and segmentation probes.
         batch: Batch size of the linear, attentive and segmentation probes.
         neighbors: Number of neighbours (k) of the k-NN probe.
+        views: Random views of each image for lidar. Its paper uses 50.
         token_images: Training images that the attentive probe learns from, drawn at random but
             always the same. Their tokens are held in memory, so lower this if memory runs out.
             null: all.
@@ -53,6 +55,7 @@ class Probe(Keys):
     steps: Count = key(2000)
     batch: int = key(1024, gt=0, le=2**22)
     neighbors: Count = key(20)
+    views: int = key(50, ge=2, le=1000)
     token_images: Count | None = key(50_000)
     mask_images: Count | None = key(5000)
     find_copies: bool = key(False, requires=("objective", "probe"))
@@ -77,3 +80,22 @@ class Probe(Keys):
             what: Inputs of measures, such as "feature" or "mask".
         """
         return [name for name in MEASURES if name in self.measures and MEASURES[name].reads in what]
+
+    def needs(self, measure: str) -> tuple[int, int]:
+        """Return how many views of an image (0: the image itself) and images a measure reads.
+
+        Args:
+            measure: A measure without labels. 0 images are all images.
+        """
+        views, images = MEASURES[measure].views, MEASURES[measure].images
+        return self.views if views is None else views, images
+
+    def count_without_labels(self, images: int) -> int:
+        """Return how many images and views the measures without labels send through the encoder.
+
+        Args:
+            images: Number of images of the split.
+        """
+        # Measures that need the same images and views share features
+        needed = {self.needs(name) for name in self.measures_that_read("views")}
+        return sum(max(1, views) * min(images, most or images) for views, most in needed)

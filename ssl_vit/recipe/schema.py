@@ -484,7 +484,8 @@ def uses_labels(recipe: Recipe) -> bool:
     """Return whether a run learns labels of images, or is measured on labels of images."""
     if recipe.objective == "probe":
         return bool(recipe.probe.measures_that_read("feature", "tokens", "head"))
-    return learns_labels(recipe) or bool(recipe.probe.every)
+    probed = recipe.probe.measures_that_read("feature") if recipe.probe.every else []
+    return learns_labels(recipe) or bool(probed)
 
 
 def measures_masks(recipe: Recipe) -> bool:

@@ -124,20 +124,20 @@ class _Progress(Callback, ABC):
 
 
 def _probe_text(key: MetricKey, probe: Measurement, fresh: Measurement | None) -> str:
-    """Describe a probe's accuracy: value, 95% interval, baseline and number of images.
+    """Describe the value of a probe, with a 95% interval, the baseline and the number of images.
 
     Args:
         key: The metric.
         probe: The probe of the trained encoder.
         fresh: The same probe of untrained weights (the baseline), or None if not measured.
     """
-    interval = baseline = ""
+    row, interval, baseline = find_metric(key), "", ""
     if probe.interval:
         interval = f" ({probe.interval.low:.1%} to {probe.interval.high:.1%})"
     if fresh:
-        baseline = f"; untrained weights {fresh.value:.1%}"
+        baseline = f"; untrained weights {row.text(fresh.value)}"
     count = f"{format_image_count(probe.n or 0)}{copies_text(probe.copies)}"
-    return f"{find_metric(key).words} {probe.value:.1%}{interval}{baseline} (n = {count})"
+    return f"{row.words} {row.text(probe.value)}{interval}{baseline} (n = {count})"
 
 
 @dataclass(eq=False, repr=False)
