@@ -24,7 +24,7 @@ from PIL import Image, ImageOps
 from ..errors import UserError
 from ..formatting import format_bytes
 from ..runs.files import write_atomically
-from .decoding import NPY, from_pillow
+from .decoding import LEAST_VALUE, MOST_VALUE, NPY, from_pillow
 from .fingerprints import MOST_BYTES
 from .labels import usual_columns
 
@@ -291,14 +291,17 @@ def _encode_pixels(image: Any, name: str) -> bytes:
     """Encode an image without loss: as PNG, or else as .npy.
 
     Args:
-        image: PIL image, uint8 or uint16 array (H, W) or (H, W, C), or tensor (H, W) or (C, H, W).
-            Floating-point pixels must lie between 0 and 1, and stand for 8 bits.
+        image: PIL image, array of integers (H, W) or (H, W, C), or tensor (H, W) or (C, H, W).
+            Integers may lie between LEAST_VALUE and MOST_VALUE. Floating-point pixels must lie
+            between 0 and 1, and stand for 8 bits.
         name: Argument and number of the image, for errors.
 
     Raises:
         UserError: The image has another form.
     """
     encoded = io.BytesIO()
+    if isinstance(image, Image.Image) and image.mode in ("I", "F"):
+        image = np.asarray(ImageOps.exif_transpose(image))
     if isinstance(image, Image.Image):
         upright = ImageOps.exif_transpose(image)
         if upright.mode not in PNG_MODES:
@@ -314,10 +317,15 @@ def _encode_pixels(image: Any, name: str) -> bytes:
         array = np.asarray(image)
     if array.dtype.kind == "f" and array.size and array.min() >= 0 and array.max() <= 1:
         array = np.rint(array * 255).astype(np.uint8)
-    if array.ndim not in (2, 3) or array.dtype not in (np.uint8, np.uint16) or not array.size:
+    if array.ndim not in (2, 3) or array.dtype.kind not in "ui" or not array.size:
         raise UserError(
             f"{name} has the type {array.dtype} and the shape {array.shape}. Pass PIL"
-            " images, or uint8 pixels without Normalize."
+            " images, or integers such as uint8 without Normalize."
+        )
+    if not LEAST_VALUE <= array.min() <= array.max() <= MOST_VALUE:
+        raise UserError(
+            f"{name} has values from {array.min()} to {array.max()}. Pass integers from"
+            f" {LEAST_VALUE} to {MOST_VALUE}."
         )
     array = np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array)
     if array.dtype == np.uint8 and array.shape[2:] in ((), (3,)):
