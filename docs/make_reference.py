@@ -83,6 +83,31 @@ place, and a result is displayed as the page of the run, the report of the study
 Elsewhere a result is printed as the last lines of the command. Most results have
 `result.content()`, a dictionary with the content that `--json` prints.
 
+## The numbers of a run
+
+`result.metrics` has the numbers by name. A pre-training measures the loss and, if the images have
+labels, a k-NN classifier on held-out images. The number of this classifier is called `probe_knn`.
+In an evaluation, it is called `knn`:
+
+```python
+short = {"steps": 20, "warmup": 2, "batch": 16}
+data = {"size": 32, "validation": 0.2, "test": 0.2}
+result = ssl_vit.pretrain(recipe="mae", model="vit_n8", data=data, images=photos, optim=short)
+result.metrics["loss"].value  # on held-out images
+result.metrics["probe_knn"].value  # accuracy of k-NN on held-out images, from 0 to 1
+result.metrics["fresh_probe_knn"].value  # the same with untrained weights
+
+measured = ssl_vit.evaluate(recipe="evaluate", init=result)
+measured.metrics["knn"].value  # on test images
+measured.metrics["fresh_knn"].value  # the same with untrained weights
+measured.metrics["knn"].split, measured.metrics["knn"].n, measured.metrics["knn"].interval
+
+tuned = ssl_vit.finetune(recipe="finetune", init=result, optim=short)
+tuned.metrics["top1"].value  # accuracy of the fine-tuned classifier
+```
+
+`sorted(result.metrics)` lists all names. [Measures](evaluate.md#measures) explains them.
+
 This page is generated from the code: `python docs/make_reference.py python > docs/python.md`.
 
 ## Options
@@ -130,9 +155,12 @@ ssl_vit.finetune(recipe="finetune", init=result.folder)  # the images of the run
 - A list of paths or of (path, label), or a torchvision `ImageFolder` without transforms. The files
   are linked (hard links), or copied if they are on another disk.
 
-An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), with uint8 or uint16 pixels, or
-with floating-point pixels from 0 to 1 (`ToTensor`). A label is an integer, a text, a list of
-integers, or None. None and the integer -1 stand for no label.
+An image is a PIL image, an array (H, W, C) or a tensor (C, H, W), with uint8 pixels, with other
+integers from -32768 to 65535, or with floating-point pixels from 0 to 1 (`ToTensor`). Integers that
+are not uint8 need `data.range=`, the values that become black and white. For example,
+`data={"channels": 1, "range": [-1024, 3071]}` reads slices of computed tomography in Hounsfield
+units. A label is an integer, a text, a list of integers, or None. None and the integer
+-1 stand for no label.
 
 The images are written once, into a hidden folder of `out=` (default `runs`), and a line says where.
 Therefore a run resumes exactly, also from the command line, and `ssl-vit finetune init=RUN` finds

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ssl_vit
@@ -124,6 +125,26 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {"loss", "accuracy", "chance"} <= names["own"].metrics.keys()
     shown = [value._repr_html_() for value in values if hasattr(value, "_repr_html_")]
     assert len(shown) == 3 and all("<iframe" in text for text in shown)
+
+
+def test_the_metrics_of_the_page_about_python_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line of the example reads a metric that the run has, and there are no others to name."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "python.md").read_text()
+    (block,) = (one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "knn" in one)
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (300, 32, 32, 3), dtype=np.uint8)
+    photos = [(image, "ab"[row % 2]) for row, image in enumerate(pixels)]
+    names: dict = {"ssl_vit": ssl_vit, "photos": photos}
+    exec(block, names)
+    runs = [names[name] for name in ("result", "measured", "tuned")]
+    assert [{"probe_knn", "knn", "top1"} & run.metrics.keys() for run in runs] == [
+        {"probe_knn"},
+        {"knn"},
+        {"top1"},
+    ]
 
 
 def test_the_page_about_python_is_made_from_the_code() -> None:

@@ -707,7 +707,7 @@ def _check_shape(shape: Sequence[int]) -> None:
 def _check_16_bits(array: np.ndarray, least: int = 0) -> None:
     """Raise ValueError if whole numbers are below `least` or above MOST_VALUE."""
     if array.size and not least <= array.min() <= array.max() <= MOST_VALUE:
-        raise ValueError(
-            f"the pixels have values from {array.min()} to {array.max()}. Use whole numbers of 8 or"
-            " 16 bits"
-        )
+        problem = f"the pixels have values from {array.min()} to {array.max()}"
+        if LEAST_VALUE <= array.min() < least:
+            raise ValueError(f"{problem}. Set data.range=[LOWEST,HIGHEST] with LOWEST below 0")
+        raise ValueError(f"{problem}. Use whole numbers of 8 or 16 bits")

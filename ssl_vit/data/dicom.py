@@ -57,13 +57,9 @@ def shown_pixels(dataset: "Dataset") -> np.ndarray:
         windowed = apply_windowing(np.append(values, [-np.inf, np.inf]), dataset)
         values, (lowest, highest) = windowed[:-2].reshape(pixels.shape), windowed[-2:]
     elif pixels.ndim == 2 and dataset.get("VOILUTSequence"):
-        # not with pydicom 3.0, whose `apply_voi` is wrong for more than 256 entries of 8 bits
         lut = dataset.VOILUTSequence[0]
-        _, first, bits = lut.LUTDescriptor
-        data = lut.LUTData
-        table = np.frombuffer(data, "<u2") if isinstance(data, bytes) else np.array(data)
-        values = table[(values.astype(int) - first).clip(0, len(table) - 1)]
-        lowest, highest = 0, 2**bits - 1
+        values = _apply_voi_lut(values, lut)
+        lowest, highest = 0, 2 ** lut.LUTDescriptor[2] - 1
     elif values is pixels and (pixels.ndim == 3 or pixels.dtype == np.uint8):
         lowest, highest = 0, 2**dataset.BitsStored - 1
     else:
@@ -75,6 +71,24 @@ def shown_pixels(dataset: "Dataset") -> np.ndarray:
         share = 1 - share
     image = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
     return image if image.ndim == 3 else np.repeat(image[..., None], 3, 2)
+
+
+def _apply_voi_lut(values: np.ndarray, lut: "Dataset") -> np.ndarray:
+    """Look up values (H, W) in a VOI LUT (DICOM, part 3, C.11.2.1.1).
+
+    pydicom 3.0 is not used, because its `apply_voi` is wrong for more than 256 entries of 8 bits,
+    and does not read entries of one byte.
+    """
+    entries, first, _ = lut.LUTDescriptor
+    entries = entries or 2**16  # 65,536 does not fit into the 16 bits of the descriptor
+    if first >= 2**15 and values.min() < 0:
+        first -= 2**16  # a negative number that the file declares as unsigned
+    data = lut.LUTData
+    raw = data if isinstance(data, bytes) else np.array(data).astype("<u2").tobytes()
+    # entries of 8 bits take one byte or two
+    table = np.frombuffer(raw, "u1" if len(raw) < 2 * entries else "<u2")[:entries]
+    rows = (values.astype(np.float64) - first).clip(0, len(table) - 1)
+    return table[rows.astype(int)]
 
 
 def _is_padding(pixels: np.ndarray, dataset: "Dataset") -> np.ndarray:

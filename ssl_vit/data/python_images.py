@@ -25,7 +25,7 @@ from ..errors import UserError, one_line
 from ..formatting import format_bytes
 from ..runs.console import with_progress
 from ..runs.files import write_atomically
-from .decoding import NPY, from_pillow
+from .decoding import LEAST_VALUE, MOST_VALUE, NPY, from_pillow
 from .fingerprints import MOST_BYTES
 from .labels import usual_columns
 
@@ -338,14 +338,17 @@ def _encode_pixels(image: Any, name: str) -> bytes:
     """Encode an image without loss: as PNG, or else as .npy.
 
     Args:
-        image: PIL image, uint8 or uint16 array (H, W) or (H, W, C), or tensor (H, W) or (C, H, W).
-            Floating-point pixels must be between 0 and 1, and stand for 8 bits.
+        image: PIL image, array of integers (H, W) or (H, W, C), or tensor (H, W) or (C, H, W).
+            Integers may lie between LEAST_VALUE and MOST_VALUE. Floating-point pixels must lie
+            between 0 and 1, and stand for 8 bits.
         name: Argument and number of the image, for errors.
 
     Raises:
         UserError: The image has another form.
     """
     encoded = io.BytesIO()
+    if isinstance(image, Image.Image) and image.mode in ("I", "F"):
+        image = np.asarray(ImageOps.exif_transpose(image))
     if isinstance(image, Image.Image):
         upright = ImageOps.exif_transpose(image)
         if upright.mode not in PNG_MODES:
@@ -377,7 +380,7 @@ def _to_array(tensor: Any) -> np.ndarray:
 
 
 def _whole_numbers(pixels: np.ndarray, kind: str, name: str) -> np.ndarray:
-    """Return pixels as uint8 or uint16.
+    """Return pixels as integers.
 
     Args:
         pixels: The pixels.
@@ -392,11 +395,16 @@ def _whole_numbers(pixels: np.ndarray, kind: str, name: str) -> np.ndarray:
             f"{name} has the type {kind} and the shape {pixels.shape}. Use an image, or a tuple of"
             " an image and its label."
         )
-    if pixels.dtype in (np.uint8, np.uint16):
+    low, high = pixels.min(), pixels.max()
+    if pixels.dtype.kind in "ui":
+        if not LEAST_VALUE <= low <= high <= MOST_VALUE:
+            raise UserError(
+                f"{name} has values from {low} to {high}. Use integers from {LEAST_VALUE} to"
+                f" {MOST_VALUE}."
+            )
         return pixels
     if pixels.dtype.kind != "f":
-        raise UserError(f"{name} has the type {kind}. Use uint8 or uint16.")
-    low, high = pixels.min(), pixels.max()
+        raise UserError(f"{name} has the type {kind}. Use uint8 or other integers.")
     if not 0 <= low <= high <= 1:
         raise UserError(
             f"{name} has the type {kind} and values from {low:.3g} to {high:.3g}. Use uint8, or"

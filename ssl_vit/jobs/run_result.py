@@ -31,7 +31,9 @@ class RunResult(Result):
         measurements: List of `Measurement` records, as in result.json.
         metrics: {name: Measurement}, with the number in `value`, the split of the images in `split`
             (test, train, or validation for held-out images) and the number of images, patches or
-            labels in `n`. The names are those of metrics.jsonl, such as `knn` or `fresh_knn`.
+            labels in `n`. An evaluation has names such as `knn` and, for untrained weights,
+            `fresh_knn`. A training run has `loss` and, for probes, names such as `probe_knn` and
+            `fresh_probe_knn`.
         steps: Steps of the optimiser, 0 for an evaluation.
         images: The number of forward passes of images. An image counts each time.
         seconds: Duration of the run.

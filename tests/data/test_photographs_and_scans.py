@@ -113,16 +113,20 @@ def linear(values: np.ndarray, center: float, width: float) -> np.ndarray:
     return np.rint(255 * ((values - (center - 0.5)) / (width - 1) + 0.5).clip(0, 1))
 
 
-def voi(table: list[int], first: int, bits: int) -> pydicom.Sequence:
+def voi(table: list[int], first: int, bits: int, kind: str = "US") -> pydicom.Sequence:
     item = pydicom.Dataset()
-    item.add_new("LUTDescriptor", "US", [len(table), first, bits])
-    item.add_new("LUTData", "US", table)
+    item.add_new("LUTDescriptor", "SS" if first < 0 else "US", [len(table), first, bits])
+    words = np.array(table, "<u2")
+    packed = np.array(table, "<u1").tobytes() if kind == "packed" else words.tobytes()
+    data = {"US": table, "OW": packed, "packed": packed + bytes(len(packed) % 2)}[kind]
+    item.add_new("LUTData", "US" if kind == "US" else "OW", data)
     return pydicom.Sequence([item])
 
 
 TWO = {"WindowCenter": [301, 9], "WindowWidth": [200, 5]}  # the first window is used
 HOUNSFIELD = {"RescaleSlope": 2, "RescaleIntercept": -1000, "WindowCenter": 40, "WindowWidth": 400}
 LUT = voi([255 - n % 256 for n in range(512)], 20, 8)
+SIGNED = SCAN.astype(np.int16) - 300
 BYTES = SCAN.astype(np.uint8)
 YBR = pydicom.pixels.convert_color_space(NOISE[..., :3], "RGB", "YBR_FULL")
 SCANS = {
@@ -139,6 +143,14 @@ SCANS = {
         np.rint(255 / (1 + np.exp(-4 * (SCAN - 300.0) / 400))),
     ),
     "VOI LUT": (dicom(SCAN, VOILUTSequence=LUT), 255 - (SCAN.clip(20, 531) - 20) % 256),
+    "VOI LUT, bytes": (
+        dicom(SCAN, VOILUTSequence=voi([3 * n for n in range(85)], 20, 8, "packed")),
+        3 * (SCAN.clip(20, 104) - 20),
+    ),
+    "VOI LUT, below 0, as unsigned": (
+        dicom(SIGNED, VOILUTSequence=voi([*range(256)], 2**16 - 100, 8)),
+        (SIGNED + 100).clip(0, 255),
+    ),
     "8 bits": (dicom(BYTES, RescaleSlope=1, RescaleIntercept=0), BYTES),
     "8 bits, white is 0": (dicom(BYTES, "MONOCHROME1"), 255 - BYTES),
     "one value": (dicom(np.full((2, 2), 7, np.uint16)), np.zeros((2, 2))),
@@ -153,6 +165,31 @@ SCANS = {
         pydicom.pixels.convert_color_space(YBR, "YBR_FULL", "RGB"),
     ),
 }
+
+
+SQUARES = [n * n for n in range(256)]  # up to 65,025
+BY_PYDICOM = {
+    "first value below 0": dicom(SIGNED, VOILUTSequence=voi(SQUARES, -120, 16)),
+    "first value below 0, OW": dicom(SIGNED, VOILUTSequence=voi(SQUARES, -120, 16, "OW")),
+    "12 bits": dicom(SCAN, VOILUTSequence=voi([n // 16 for n in SQUARES], 50, 12)),
+    # pydicom wraps rows above 255 around
+    "8 bits": dicom(SCAN % 256, VOILUTSequence=voi([*range(256)], 50, 8, "OW")),
+    "first value below 0 of fractions": dicom(
+        SCAN, VOILUTSequence=voi(SQUARES, -20, 16), RescaleSlope=0.3, RescaleIntercept=-30
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Applying a VOI LUT on a float")
+@pytest.mark.parametrize("raw", BY_PYDICOM.values(), ids=BY_PYDICOM)
+def test_a_voi_lut_is_that_of_pydicom(raw: bytes) -> None:
+    dataset = pydicom.dcmread(io.BytesIO(raw))
+    values = pydicom.pixels.apply_modality_lut(dataset.pixel_array, dataset)
+    looked_up = pydicom.pixels.apply_voi_lut(values, dataset)
+    highest = 2 ** dataset.VOILUTSequence[0].LUTDescriptor[2] - 1
+    expected = np.rint(255 * (looked_up / highest)).astype(np.uint8)
+    assert len(np.unique(expected)) > 40
+    assert np.array_equal(decoded(raw), np.stack([expected] * 3, -1))
 
 
 @pytest.mark.parametrize(("raw", "expected"), SCANS.values(), ids=SCANS)

@@ -15,7 +15,9 @@ import ssl_vit
 from helpers.options import TINY, altered
 from ssl_vit.data import python_images
 from ssl_vit.data.decoding import decode, decode_stored_values
+from ssl_vit.data.pixel_values import decoder
 from ssl_vit.data.run_splits import open_for_testing
+from ssl_vit.recipe.images import Data
 from ssl_vit.runs import console
 
 NUMBER = 30
@@ -165,6 +167,48 @@ def test_more_channels_and_missing_labels(tmp_path: Path) -> None:
     assert np.array_equal(decode_stored_values(raw[1], 4), unlabelled[1])
 
 
+HOUNSFIELD = np.arange(-1200, 3600, 10, dtype=np.int16).reshape(20, 24)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda array: array,
+        lambda array: array.astype(np.int64)[..., None],
+        lambda array: torch.from_numpy(array)[None],
+        lambda array: torch.from_numpy(array).int(),
+        lambda array: Image.fromarray(array.astype(np.int32)),
+    ],
+    ids=["int16", "int64", "tensor", "int32 tensor", "pil"],
+)
+def test_integers_below_0_keep_their_values(make: Any, tmp_path: Path) -> None:
+    """data.range says which values become black and white; nothing wraps around."""
+    splits = opened([make(HOUNSFIELD)], tmp_path)
+    raw, _ = splits["train"].fetch(np.arange(1))
+    assert np.array_equal(decode_stored_values(raw[0], 1, lowest=-1), HOUNSFIELD[None])
+    for low, high in ((-1200, 3590), (-1024, 3071)):
+        data = Data(path="photos", channels=1, range=[low, high])
+        image_1HW = decoder(data)(raw[0])
+        assert image_1HW.tolist() == HOUNSFIELD[None].clip(low, high).tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"channels": 1}, {"channels": 1, "range": [0, 3071]}])
+def test_integers_below_0_need_a_range_that_begins_there(options: Any, tmp_path: Path) -> None:
+    images = [(HOUNSFIELD, row % 2) for row in range(NUMBER)]
+    with pytest.raises(ssl_vit.UserError, match=r"data\.range=") as refusal:
+        ssl_vit.pretrain(
+            FEW, images=images, data=options, out=tmp_path, target="normalized_pixels"
+        )
+    assert "\n" not in str(refusal.value) and "LOWEST below 0" in str(refusal.value) or not options
+
+
+def test_a_run_on_slices_of_computed_tomography(tmp_path: Path) -> None:
+    images = [(HOUNSFIELD + row, row % 2) for row in range(NUMBER)]
+    data = {"channels": 1, "range": [-1024, 3071]}
+    run = ssl_vit.pretrain(FEW, images=images, data=data, out=tmp_path, target="mean_channels")
+    assert run is not None and np.isfinite(run.metrics["loss"].value)
+
+
 def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> None:
     run = ssl_vit.pretrain(FEW, images=Photos(), out=tmp_path, name="run")
     assert run is not None
@@ -192,11 +236,14 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
         ([], "no images"),
         ({"train": Photos(), "test": []}, "no images in test"),
         (Photos(lambda array: to_tensor(array).float() - 99), "float"),
+        (Photos(lambda array: array.astype(np.int32) - 40_000), "image 0 has values from -4"),
+        (Photos(lambda array: array[..., 0].astype(np.int32) + 65_500), "from -32768 to 65535"),
+        (Photos(lambda array: Image.fromarray(array[..., 0].astype(np.float32))), "float32"),
         (Photos(lambda array: np.random.permutation(array)), "augment="),  # noqa: NPY002
         ([("photos/1.png", 0.5)], "0.5 is no label"),
         (["nowhere/1.png"], "nowhere/1.png"),
         (Photos(lambda array: to_tensor(array).float() * 9), "float32 and values from 0 to 2"),
-        (Photos(lambda array: array.astype(np.int64)), "type int64. Use uint8 or uint16"),
+        (Photos(lambda array: array > 9), "type bool. Use uint8 or other integers"),
         (Photos(torch.from_numpy), r"\(20, 24, 3\), but tensors must be \(C, H, W\)"),
         (Photos(lambda array: to_tensor(array).numpy()), r"arrays must be \(H, W, C\)"),
         (Photos(broken), "reading item 0 of Photos raised OSError: truncated"),
