@@ -144,6 +144,9 @@ def set_up(
             different recipes or images.
     """
     recipe = run.recipe
+    freezes_random_weights = recipe.model.train != "all" and recipe.init_source.is_scratch
+    text = "freezes random weights. Use init= with a trained encoder, or model.train=all."
+    recipe.refuse("model.train", text, freezes_random_weights)
     resources.check_memory(recipe)
     batch_layout = BatchLayout.divide(
         recipe.optim.batch,

@@ -187,12 +187,14 @@ def _encoder(r: Recipe) -> None:
 
 
 def _trained_part(r: Recipe) -> None:
-    """Refuse to train a part of an encoder that is untrained, too small or begins with a ResNet."""
+    """Refuse to train a part of an encoder that is too small or begins with a ResNet.
+
+    `jobs/setup.py` refuses random weights, because a study checks the recipes of tasks before it
+    knows the initial weights.
+    """
     model, key = r.model, "model.train"
     if model.train == "all":
         return
-    text = "freezes random weights with init=scratch. Use init= with a trained encoder"
-    r.refuse(key, f"{text}, or {key}=all.", r.init_source.is_scratch)
     text = f"model={model.name} begins with a ResNet and can only be trained whole. Use {key}=all."
     r.refuse(key, text, model.hybrid)
     text = f"the encoder has {model.depth} blocks. Use at most {key}=blocks:{model.depth}."

@@ -152,6 +152,9 @@ def test_a_part_is_trained_further_and_the_whole_encoder_fine_tuned(part: str, r
     """Low-rank updates at ten times the rate, and no option of a frozen encoder."""
     shared, own = study_setup.sort_options({"init": "/an/encoder", "model.train": part})
     assert (shared, own) == ({}, {"model.train": part})
+    assert refusal(study_setup.sort_options, {"model.train": part}).startswith(
+        f"model.train={part}: there is no encoder to train."
+    )
     recipe = MAE.model_copy(deep=True)
     recipe.model.train = part
     asked = FURTHER._replace(pretraining_options=own, recipe=recipe)

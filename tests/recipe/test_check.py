@@ -49,7 +49,6 @@ recipe=dino {NO_TOKEN} -> objective=dino
 recipe=supervised {NO_TOKEN} -> supervised.pool=token
 {EVALUATE} {NO_TOKEN} -> probe.pool=null
 {HYBRID} model.activation=swiglu
-recipe=mae model.train=lora:8
 {RESNET} model.train=blocks:1
 recipe=supervised init=timm:vit_base_r50_s16_224 data.size=224 model.train=blocks:1
 {FURTHER} model.train=blocks:13

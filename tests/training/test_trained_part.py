@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from helpers.encoders import load, net, pixels
 from helpers.exactness import last_state
 from helpers.exports import of_timm
 from helpers.options import TINY, altered
-from helpers.resolving import resolve
+from helpers.resolving import parse_request, resolve
 from helpers.runs import assert_goes_on_exactly, rows, run
 from ssl_vit import costs
 from ssl_vit.errors import UserError
@@ -269,6 +270,32 @@ def test_another_part_is_another_run(trained: tuple[str, Path], out: Path) -> No
 def test_another_word_is_refused(value: str) -> None:
     with pytest.raises(UserError, match=rf"^model.train={value}: expected all, blocks:K or lora:R"):
         resolve(["recipe=mae", f"model.train={value}"])
+
+
+@pytest.mark.parametrize("part", ["lora:2", "blocks:1"])
+def test_random_weights_are_not_frozen(part: str, tmp_path: Path) -> None:
+    """A study knows the weights of a task only when the task starts."""
+    words = [*TINY, f"out={tmp_path}", "name=run", f"model.train={part}"]
+    with pytest.raises(UserError, match=rf"^model.train={part}: freezes random weights"):
+        run(words)
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
+    content = {
+        "title": "A part is fine-tuned",
+        "seeds": [0, 1, 2],
+        "options": {"data": "shapes", "data.size": 32, "model": "vit_n8"},
+        "axes": {"arm": {"all": {}, "part": {"tune": {"model.train": part}}}},
+        "runs": {
+            "pretrain": {"tool": "pretrain", "options": {"recipe": "mae", "optim.steps": 500}},
+            "tune": {
+                "tool": "finetune",
+                "over": ["arm"],
+                "options": {"recipe": "finetune", "init": "{pretrain}", "optim.steps": 100},
+            },
+        },
+        "report": {"test": "tune", "baseline": "all"},
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+    assert len(parse_request([f"recipe={tmp_path}/study.yaml"]).tasks) == 9
 
 
 def test_the_blocks_of_a_deep_network_that_are_frozen_cost_less() -> None:

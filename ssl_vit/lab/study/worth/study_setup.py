@@ -212,6 +212,8 @@ def sort_options(given: Values) -> tuple[Values, Values]:
             raise UserError(
                 f"{write(key, value)}: {NAME} tries several values of this key. Leave out {key}=."
             )
+        if key == TRAIN and "init" not in given:
+            raise UserError(f"{write(key, value)}: there is no encoder to train. Add init=ENCODER.")
         group = key.split(".")[0]
         if group not in groups:
             raise UserError(
