@@ -165,9 +165,9 @@ units. A label is an integer, a text, a list of integers, or None. None and the 
 The images are written once, into a hidden folder of `out=` (default `runs`), and a line says where.
 Therefore a run resumes exactly, also from the command line, and `ssl-vit finetune init=RUN` finds
 the images of the run. The copy takes disk space, so pass paths if your images are large files. To
-delete copies, delete the folder `runs/.images`. Each call reads the data set again, to see that the
-images are the same. To save this time, pass `data={"path": FOLDER}` with the folder that the line
-names.
+delete copies, delete the folder `runs/.images`: runs then need `images=` again. Each call reads the
+data set again, to see that the images are the same. To save this time, pass `data={"path": FOLDER}`
+with the folder that the line names.
 
 Pass the data set without random transforms: if reading an image twice gives different pixels,
 `pretrain` refuses the data set. A data set without a length (an `IterableDataset`) is refused, too.

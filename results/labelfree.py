@@ -32,6 +32,7 @@ SCORES: dict[str, Callable[[dict[str, float]], float]] = {
     "alignment": lambda row: -row["alignment"],
     "loss": lambda row: -row["loss"],
     "step": lambda row: row["step"],
+    "any": lambda row: 0.0,  # a choice by chance
 }
 PROBES = ("knn", "linear", *list(SCORES)[:5])
 ACCURACIES = ("knn", "linear", "fine_tuned")
@@ -103,7 +104,8 @@ def table_of(runs: list[Run], name: str, accuracy: str) -> np.ndarray:
     )
 
 
-BASELINES = {"which run": "loss", "which checkpoint": "step"}
+# Losses of different objectives cannot be compared, so "which run" has no baseline but chance
+BASELINES = {"which run": "", "which checkpoint": "step"}
 
 
 def estimate(
@@ -151,18 +153,18 @@ def table_lines(runs: list[Run], question: str) -> list[str]:
     """Return the rows of a Markdown table: for each accuracy and score, what it predicts."""
     baseline = BASELINES[question]
     lines = [
-        f"| accuracy, {question} | score | rank correlation | minus that of the {baseline} | regret |",
+        f"| accuracy, {question} | score | rank correlation | minus {baseline or '-'} | regret |",
         "|---|---|---|---|---|",
     ]
     for accuracy in ACCURACIES:
         if accuracy == "fine_tuned" and question == "which checkpoint":
             continue  # only the last checkpoint was fine-tuned
         for name in SCORES:
-            if name == "step" and question == "which run":
-                continue  # all runs are at the same step
+            if name in ("step", "loss") and question == "which run":
+                continue  # all runs are at the same step, and losses of objectives differ
             rank = estimate(runs, question, name, accuracy, "correlation")
             beyond = [math.nan] * 3
-            if name not in ("loss", "step"):
+            if baseline and name not in ("loss", "step", "any"):
                 beyond = estimate(runs, question, name, accuracy, "correlation", baseline)
             lost = estimate(runs, question, name, accuracy, "regret")
             cells = [accuracy, name, text(rank, 2), text(beyond, 2), text(lost, 1)]
@@ -181,5 +183,6 @@ def print_tables(studies: dict[str, list[Run]]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["read"]:
         read = {Path(folder).name: read_study(Path(folder)) for folder in sys.argv[2:]}
-        FILE.write_text(json.dumps(read, indent=1) + "\n")
+        stored = json.loads(FILE.read_text()) if FILE.exists() else {}
+        FILE.write_text(json.dumps(stored | read, indent=1) + "\n")
     print_tables(json.loads(FILE.read_text()))

@@ -242,6 +242,8 @@ def _check_rows(images: Any) -> None:
     has_rows, has_length = hasattr(images, "__getitem__"), hasattr(images, "__len__")
     if isinstance(images, type | str | bytes) or not (has_rows or hasattr(images, "dataset")):
         raise UserError(f"images=: expected {KINDS}, not {kind}.")
+    if any(parent.__name__ == "IterableDataset" for parent in type(images).__mro__):
+        raise UserError(f"images=: {kind} has no items by number. Use a map-style Dataset.")
     if not has_rows:  # a DataLoader
         raise UserError(
             f"images=: {kind} has batches. Pass the attribute `dataset` of this object instead."
@@ -392,8 +394,8 @@ def _whole_numbers(pixels: np.ndarray, kind: str, name: str) -> np.ndarray:
     """
     if pixels.ndim not in (2, 3) or not pixels.size:
         raise UserError(
-            f"{name} has the type {kind} and the shape {pixels.shape}. Use an image, or a tuple of"
-            " an image and its label."
+            f"{name} has the type {kind} and the shape {pixels.shape}, and is no image. Use a PIL"
+            " image, an array or a tensor, alone or in a tuple with a label."
         )
     low, high = pixels.min(), pixels.max()
     if pixels.dtype.kind in "ui":
@@ -407,7 +409,7 @@ def _whole_numbers(pixels: np.ndarray, kind: str, name: str) -> np.ndarray:
         raise UserError(f"{name} has the type {kind}. Use uint8 or other integers.")
     if not 0 <= low <= high <= 1:
         raise UserError(
-            f"{name} has the type {kind} and values from {low:.3g} to {high:.3g}. Use uint8, or"
+            f"{name} has the type {kind} and values from {low:.7g} to {high:.7g}. Use uint8, or"
             " values from 0 to 1 without Normalize."
         )
     return np.rint(pixels * 255).astype(np.uint8)
@@ -468,12 +470,17 @@ def _write(splits: Mapping[str, Split], folder: Path) -> str:
             )
             tables[name] = with_files.with_format(None)
             continue
-        table = datasets.Dataset.from_generator(
-            rows.__iter__,
-            features=datasets.Features({"image": datasets.Image(decode=False)}),
-            cache_dir=str(cache),
-            fingerprint=f"images-{name}",
-        ).cast_column("image", datasets.Image())
+        try:
+            table = datasets.Dataset.from_generator(
+                rows.__iter__,
+                features=datasets.Features({"image": datasets.Image(decode=False)}),
+                cache_dir=str(cache),
+                fingerprint=f"images-{name}",
+            ).cast_column("image", datasets.Image())
+        except datasets.exceptions.DatasetGenerationError as error:
+            if isinstance(error.__cause__, UserError):  # an item that was not read before
+                raise error.__cause__ from None
+            raise
         if any(label is not None for label in rows.labels):
             feature = _label_feature(rows.labels, split.classes)
             table = table.add_column("label", rows.labels, feature=feature)
@@ -541,13 +548,12 @@ def _label_feature(labels: list[Any], classes: Sequence[str]) -> Any:
         raise UserError(
             "images=: some labels are numbers and some are texts or lists. Use one type."
         )
-    known = {label for label in labels if label not in (None, -1)} if kind is int else set()
-    if kind is int and len(known) == 1 and -1 in labels:
+    if kind is int and not classes and {*labels} == {-1, 1}:
         raise UserError(
-            f"images=: all labels are -1 or {known.pop()}, and -1 means no label. Use 0 and 1"
-            " for two classes."
+            "images=: all labels are -1 or 1, and -1 means no label. Use 0 and 1 for two classes,"
+            " or None for images without a label."
         )
-    highest = max(known, default=-1)
+    highest = max(label for label in labels if label is not None) if kind is int else 0
     if kind is int and classes and highest < len(classes):
         return datasets.ClassLabel(names=list(classes))
     types = {int: datasets.Value("int64"), str: datasets.Value("string")}

@@ -9,6 +9,7 @@ Legend: N images, D width of the features, Q random views of an image, B images 
 import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,9 @@ class Views(NamedTuple):
             batch: Images.
             count: Number of views of each image.
         """
+        if not len(batch.key):  # all images of the batch are unreadable
+            yield from [batch] * count
+            return
         key_B = rng.stream(batch.key.numpy(), "views of measures without labels")
         images, size = list(batch.image), batch.image.shape[-1]
         for pair in range(-(-count // 2)):  # rounded up
@@ -113,12 +117,18 @@ def measure(
             continue
         compute: Callable[[Tensor], float] = pkgutil.resolve_name(MEASURES[name].code)
         for reader, x in features[needed].items():
-            value = compute(x) if len(x) > 1 and x.isfinite().all() else math.nan
+            value = math.nan
+            if len(x) > 1 and x.isfinite().all():
+                with suppress(torch.linalg.LinAlgError):  # a measure must not end a run
+                    value = compute(x)
             if math.isfinite(value):
                 values[reader][name] = torch.tensor([value, len(x)], dtype=torch.float64)
             elif reader == ENCODER:
                 label = MEASURES[name].label or name
-                warn(f"{label} is left out, because the features have too few directions")
+                warn(
+                    f"{label} is left out, because the features of {len(x):,} images have too few"
+                    " directions or are not finite"
+                )
     return values
 
 
@@ -216,6 +226,8 @@ def uniformity(x_N2D: Tensor) -> float:
     images = len(x_N2D)
     logs = []
     for x_ND in F.normalize(x_N2D, dim=2).unbind(1):
+        if not x_ND.any(1).all():  # the direction of a feature that is 0 is not defined
+            return math.nan
         # |x - y|^2 = 2 - 2 x'y. The N pairs of an image with itself add exp(0) each
         sums = [(2 * KERNEL * (x @ x_ND.T - 1)).exp().sum() for x in x_ND.split(ROWS)]
         logs.append(((sum(sums) - images) / (images * (images - 1))).log())

@@ -8,11 +8,15 @@ the training images in two steps:
 2. For each candidate, the best crop is moved to where it fits best. The two images are copies if
    their pixels are correlated and their details, without the coarse shapes, are correlated, too.
 
+Images with equal thumbnails are copies in any case. An image of a single colour has no details.
+
 Legend: M test images, N training images, P pairs, K candidates of a test image, V crops, G pixels,
 S side of a thumbnail, F side of a fitted crop, C channels.
 """
 
+import hashlib
 import itertools
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -88,7 +92,8 @@ def find_copies(test: Thumbnails, train: Thumbnails, device: torch.device) -> li
         train: Training images.
         device: Device that compares the images.
     """
-    pairs = []
+    pairs = [CopyPair(*rows, 1.0) for rows in _find_equal(test, train)]
+    equal = {pair.test for pair in pairs}
     for start in range(0, len(test.row_N), IMAGES_AT_ONCE):
         test_M3SS = test.image_N3SS[start : start + IMAGES_AT_ONCE].to(device)
         test_P, train_P = _find_candidates(test_M3SS, train.image_N3SS)
@@ -102,8 +107,29 @@ def find_copies(test: Thumbnails, train: Thumbnails, device: torch.device) -> li
         }
         for row, pair in sorted(best.items()):
             rows = test.row_N[start + row], train.row_N[int(train_P[pair])]
-            pairs.append(CopyPair(int(rows[0]), int(rows[1]), float(similarity_P[pair])))
-    return pairs
+            if int(rows[0]) not in equal:
+                pairs.append(CopyPair(int(rows[0]), int(rows[1]), float(similarity_P[pair])))
+    return sorted(pairs)
+
+
+def _find_equal(test: Thumbnails, train: Thumbnails) -> Iterator[tuple[int, int]]:
+    """Yield the rows of a test image and of the first training image with an equal thumbnail.
+
+    The thumbnail of the test image may also be mirrored.
+    """
+    rows_of_train: dict[bytes, int] = {}
+    for image_3SS, row in zip(train.image_N3SS, train.row_N.tolist(), strict=True):
+        rows_of_train.setdefault(_hash(image_3SS), row)
+    for image_3SS, row in zip(test.image_N3SS, test.row_N.tolist(), strict=True):
+        for pixels_3SS in (image_3SS, image_3SS.flip(-1)):
+            equal = rows_of_train.get(_hash(pixels_3SS))
+            if equal is not None:
+                yield row, equal
+                break
+
+
+def _hash(image_3SS: Tensor) -> bytes:
+    return hashlib.sha256(image_3SS.numpy().tobytes()).digest()
 
 
 def _find_candidates(test_M3SS: Tensor, train_N3SS: Tensor) -> tuple[Tensor, Tensor]:

@@ -141,6 +141,7 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
 
         def measure_copies() -> TrainingCopies:
             counts, page = training_copies.measure(test, train, right, paired, accelerator.device)
+            (run.folder / seen_text.COPIES_PAGE).unlink(missing_ok=True)
             if page:
                 write_atomically(run.folder / seen_text.COPIES_PAGE, page)
             return counts

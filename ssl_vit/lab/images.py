@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from ..data.source import Source
 
 SAMPLE_SIZE = 16  # number of images whose sides are measured
-# Most images, and bytes of images, that a study compares before it starts: seconds on a CPU
-MOST_COMPARED, MOST_BYTES = 20_000, 2**27
+# Most pairs of images that a study compares before it starts, which takes about ten seconds on a
+# CPU, and most bytes of images
+MOST_PAIRS, MOST_BYTES = 2_000_000, 2**27
 
 
 def splits_of(data: Data, test: bool) -> "Splits":
@@ -213,7 +214,7 @@ def count_copies(data: Data) -> tuple[TrainingCopies | None, str]:
     assert splits.test is not None
     parts = splits.train, splits.test
     num_bytes = sum(part.store.sizes()[part.store_rows()].sum() for part in parts)
-    if sum(map(len, parts)) > MOST_COMPARED or num_bytes > MOST_BYTES:
+    if len(splits.train) * len(splits.test) > MOST_PAIRS or num_bytes > MOST_BYTES:
         return None, ""
     import torch
 

@@ -1,6 +1,7 @@
 """Images given to the Python functions as objects: what a run reads is what the object holds."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import ssl_vit
 from helpers.options import TINY, altered
@@ -48,6 +49,11 @@ class Photos(Dataset):
 class WithoutLength(Dataset):
     def __getitem__(self, row: int) -> Image.Image:
         return Image.fromarray(pixels(row))
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter([pixels(0)])
 
 
 def broken(array: np.ndarray) -> None:
@@ -197,7 +203,9 @@ def test_integers_below_0_need_a_range_that_begins_there(options: Any, tmp_path:
     images = [(HOUNSFIELD, row % 2) for row in range(NUMBER)]
     with pytest.raises(ssl_vit.UserError, match=r"data\.range=") as refusal:
         ssl_vit.pretrain(FEW, images=images, data=options, out=tmp_path, target="normalized_pixels")
-    assert ("\n" not in str(refusal.value) and "LOWEST below 0" in str(refusal.value)) or not options
+    assert (
+        "\n" not in str(refusal.value) and "LOWEST below 0" in str(refusal.value)
+    ) or not options
 
 
 def test_a_run_on_slices_of_computed_tomography(tmp_path: Path) -> None:
@@ -240,15 +248,16 @@ def test_a_run_resumes_and_its_images_serve_later_commands(tmp_path: Path) -> No
         (Photos(lambda array: np.random.permutation(array)), "augment="),  # noqa: NPY002
         ([("photos/1.png", 0.5)], "0.5 is no label"),
         (["nowhere/1.png"], "nowhere/1.png"),
-        (Photos(lambda array: to_tensor(array).float() * 9), "float32 and values from 0 to 2"),
+        (Photos(lambda array: to_tensor(array).float() * 9), "float32 and values from 0 to 2295"),
         (Photos(lambda array: array > 9), "type bool. Use uint8 or other integers"),
         (Photos(torch.from_numpy), r"\(20, 24, 3\), but tensors must be \(C, H, W\)"),
         (Photos(lambda array: to_tensor(array).numpy()), r"arrays must be \(H, W, C\)"),
         (Photos(broken), "reading item 0 of Photos raised OSError: truncated"),
-        (Photos(lambda array: 7), "a tuple of an image and its label"),
+        (Photos(lambda array: 7), "is no image. Use a PIL image"),
         (WithoutLength(), "WithoutLength has no length. Define its method __len__"),
         (DataLoader(Photos()), "Pass the attribute `dataset`"),
         (TensorDataset(torch.zeros(4, 3, 8, 8), torch.tensor([-1, 1, 1, -1])), "-1 or 1"),
+        (Stream(), "Stream has no items by number"),
     ],
 )
 def test_what_is_no_set_of_images_is_one_line(images: Any, text: str, tmp_path: Path) -> None:
@@ -260,8 +269,25 @@ def test_what_is_no_set_of_images_is_one_line(images: Any, text: str, tmp_path: 
 def test_images_with_the_label_minus_one_have_no_label(tmp_path: Path) -> None:
     """As in torchvision's STL10. Two classes -1 and 1 would silently become a single class."""
     labels = torch.tensor([-1, 0, 1, -1])
-    split = opened(TensorDataset(torch.zeros(4, 3, 8, 8), labels), tmp_path)["train"]
-    assert split.fetch(np.arange(4))[1].tolist() == labels.tolist()
+    photos = TensorDataset(torch.zeros(4, 3, 8, 8), labels)
+    splits = opened({"train": photos, "test": Subset(photos, [0, 1])}, tmp_path)
+    assert splits["train"].fetch(np.arange(4))[1].tolist() == labels.tolist()
+    assert splits["test"].fetch(np.arange(2))[1].tolist() == [-1, 0]
+
+
+def test_an_item_that_is_read_late_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of large data sets, only some items are read before the images are written."""
+    monkeypatch.setattr(python_images, "MOST_BYTES", 200)
+
+    def make(array: np.ndarray) -> Image.Image:
+        if np.array_equal(array, pixels(7)):
+            raise OSError("truncated")
+        return Image.fromarray(array)
+
+    with pytest.raises(ssl_vit.UserError, match="reading item 7 of Photos raised OSError"):
+        python_images.store(Photos(make), tmp_path)
 
 
 def test_a_slow_data_set_shows_progress(

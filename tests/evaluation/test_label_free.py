@@ -18,6 +18,7 @@ from helpers.refusals import refusal
 from helpers.resolving import resolve
 from helpers.runs import result, run
 from helpers.view_batches import image_batch
+from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import label_free
 from ssl_vit.evaluation.label_free import Views
 from ssl_vit.metrics import MEASURES
@@ -208,3 +209,17 @@ def test_training_without_labels_is_measured_beside_untrained_weights(
         assert seen[0][f"probe/fresh_{name}"] == seen[1][f"probe/fresh_{name}"] != first
     written = {one["metric"]: one for one in result(found.folder)["measurements"]}
     assert written["rankme"]["n"] == 60 and "interval" not in written["rankme"]
+
+
+def test_a_batch_without_readable_images_has_no_views() -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    batch = Batch(torch.zeros(0, 3, 8, 8, dtype=torch.uint8), none, none, none)
+    views = label_free.Views(label_free.CROPS, 0.5, True)
+    assert [len(view.image) for view in views.draw(batch, 3)] == [0, 0, 0]
+
+
+def test_uniformity_of_features_that_are_zero_is_nothing() -> None:
+    x_N2D = torch.randn(50, 2, 8, dtype=torch.float64)
+    assert math.isfinite(label_free.uniformity(x_N2D))
+    x_N2D[:40] = 0
+    assert math.isnan(label_free.uniformity(x_N2D))

@@ -165,7 +165,7 @@ def test_a_study_counts_the_copies_before_it_starts(
         says.startswith(f"test: {copies}: {tmp_path.name}/copies.html. ")
         and page.count("<img") == 14
     )
-    monkeypatch.setattr(lab_images, "MOST_COMPARED", 50)
+    monkeypatch.setattr(lab_images, "MOST_PAIRS", 50)
     assert "not compared" in find_copies(options, tmp_path)[0]
 
 
@@ -188,3 +188,15 @@ def test_copies_of_photographs_are_found(
         made = near_copies.read_thumbnails(listed([np.array(image) for image in images]), Data())
         pairs = near_copies.find_copies(made, train, CPU)
         assert sum(pair.test == pair.train for pair in pairs) >= 95, kind
+
+
+def test_equal_images_without_details_are_copies() -> None:
+    """Such as blank tiles and gradients, whose details are not correlated with anything."""
+    ramp_SS = torch.linspace(0, 255, near_copies.SIDE).expand(near_copies.SIDE, -1).byte()
+    images = [torch.full_like(ramp_SS, 9), ramp_SS, ramp_SS.T, ramp_SS.flip(-1)]
+    test = near_copies.Thumbnails(
+        torch.stack([image.expand(3, -1, -1) for image in images]), np.arange(4)
+    )
+    train = near_copies.Thumbnails(test.image_N3SS[:3], np.arange(10, 13))
+    pairs = near_copies.find_copies(test, train, CPU)
+    assert pairs == [(0, 10, 1.0), (1, 11, 1.0), (2, 12, 1.0), (3, 11, 1.0)]

@@ -136,6 +136,7 @@ def build(given: Values, options: StudyOptions, folder: Path, may_time: bool) ->
             if existing_plan is not None:
                 return existing_plan
             write_atomically(path, json.dumps(planned.content(), indent=1) + "\n")
+            (folder / COPIES_PAGE).unlink(missing_ok=True)
             if copies_page:
                 write_atomically(folder / COPIES_PAGE, copies_page)
             # hours.json, if there is one, was written for an earlier plan

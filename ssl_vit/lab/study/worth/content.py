@@ -188,7 +188,8 @@ def _pretraining(setup: StudySetup, steps: int, factor: float) -> dict[str, Any]
     warmup = optim.warmup / optim.steps  # as a share of the steps
     if setup.init:  # docs/further.md recommends a tenth of the learning rate and a long warm-up
         options["init"] = setup.init
-        # Low-rank updates need about ten times the rate of the whole encoder (docs/further.md)
+        # We assume that low-rank updates need ten times the rate of the whole encoder, as in
+        # language models (docs/further.md)
         rate /= 1 if setup.recipe.model.number_of("lora") else 10
         warmup = 1 / 5
     if rate != optim.lr:

@@ -19,7 +19,7 @@ from ....recipe.words import write
 from ....runs import seen_text
 from ...images import (
     MOST_BYTES,
-    MOST_COMPARED,
+    MOST_PAIRS,
     SplitLabels,
     count_copies,
     shorter_side,
@@ -464,8 +464,8 @@ def find_copies(shared: Values, folder: Path) -> tuple[str, str]:
     if copies is None:
         return (
             f"test: not compared with the training images, because there are more than"
-            f" {MOST_COMPARED:,} images or {MOST_BYTES >> 20} MiB. To find test images that are"
-            " copies of training images, use ssl-vit evaluate with probe.find_copies=true",
+            f" {MOST_PAIRS:,} pairs or {MOST_BYTES >> 20} MiB of images. To find copies of training"
+            " images, use ssl-vit evaluate with probe.find_copies=true",
             "",
         )
     # reports are shared, so the sentence must not name other folders of this machine
