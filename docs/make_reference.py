@@ -249,7 +249,9 @@ views, such as DINO, makes its crops itself.
 
 In DINO, iBOT, MoCo v3, I-JEPA and LeJEPA, a teacher or a schedule moves with each step of the
 optimiser. Tell such an objective how many `steps` you train, and which optimiser to `follow`.
-Without these two, it raises an error. With Lightning:
+Without these two, it raises an error. If a `GradScaler` skips a step because a gradient is not
+finite, the step does not count: the teacher and the schedules stay. Call `objective.compile()` to
+compile the objective, because `torch.compile(objective)` fails. With Lightning:
 
 ```python
 import lightning

@@ -124,7 +124,7 @@ TEST_SHARE = 0.2  # share of the images to test on if there is no test split
 NAMED = 4  # number of names that `list_names` writes out
 # nouns that `format_count` can put into the singular
 COUNTED = "image|file|folder|tar|task|job|step|seed|run|row|thread|worker|warning|checkpoint"
-COUNTED += "|process|pass|class"
+COUNTED += "|process|pass|class|shard"
 UNSHARDED = "none"  # strategy of a run with one process
 # names of splits for readers, in front of the word "images"
 SPLIT_NAMES = {"test": "test", "train": "training", "validation": "held-out"}
@@ -135,33 +135,50 @@ def shell_command(*words: Any) -> str:
     return shlex.join(map(str, words))
 
 
-def tool_command(name: str) -> list[str]:
+def tool_command(name: str, here: Path | None = None) -> list[str]:
     """Return the arguments of `python` or `accelerate launch` that start a tool.
 
     These are `-m ssl_vit TOOL` for the installed package, and the path of the tool's file in a
     checkout.
+
+    Args:
+        name: Name of the tool.
+        here: Folder in which the command is typed. Default: the current folder.
     """
     if INSTALLED:
         return ["-m", PACKAGE.name, name]
     path = ROOT / "tools" / f"{name}.py"
-    if Path.cwd() == ROOT:
+    if (here or Path.cwd()) == ROOT:
         path = path.relative_to(ROOT)
     return [str(path)]
 
 
-def typed_command(tool: str, *words: Any) -> str:
+def typed_command(tool: str, *words: Any, folder: str = "") -> str:
     """Return the command line that starts a tool in this Python environment.
 
     If the shell finds this environment's `ssl-vit`, the command is `ssl-vit TOOL ...`. If the shell
     does not find it, the command begins with the path of `ssl-vit`. If this environment has no
     `ssl-vit`, the command begins with the path of the Python interpreter.
+
+    Args:
+        tool: Name of the tool.
+        words: Arguments of the tool.
+        folder: Folder to which paths in `words` are relative. If it exists, and is not the current
+            folder, the command line begins with `cd`.
     """
+    here = Path(folder).resolve()
+    if here != Path.cwd() and here.is_dir():
+        return f"{shell_command('cd', here)} && {_typed_command(tool, words, here)}"
+    return _typed_command(tool, words, Path.cwd())
+
+
+def _typed_command(tool: str, words: Sequence[Any], here: Path) -> str:
+    """Return the command line of `typed_command`, to be typed in the folder `here`."""
     program = Path(sys.executable).with_name("ssl-vit")
     if not program.exists():
-        return shell_command(sys.executable, *tool_command(tool), *words)
+        return shell_command(sys.executable, *tool_command(tool, here), *words)
     if shutil.which(program.name) == str(program):
         return shell_command(program.name, tool, *words)
-    here = Path.cwd()
     path = program.relative_to(here) if program.is_relative_to(here) else program
     return shell_command(path, tool, *words)
 

@@ -161,6 +161,17 @@ def test_the_words_that_repeat_a_study_give_the_same_study(arguments: Arguments)
     assert (again.study, again.tasks) == (made.study, made.tasks)
 
 
+def test_texts_with_commas_are_repeated_whole() -> None:
+    """A sweep from Python has no commas between its values."""
+    paths = ["a,b", "c]", 'd"e,', "[f,g]", "h i", Path("j,k"), "l"]
+    sweep = {"data.path": paths, "optim.lr": [0.1, 0.2]}
+    made = parse_request(Arguments([], [("recipe", "mpp"), ("check", True), ("sweep", sweep)]))
+    again = parse_request(Arguments([*made.command_words, "--check"]))
+    assert (again.study, again.tasks) == (made.study, made.tasks)
+    axis = again.study.axes["data.path"].values()
+    assert [runs["pretrain"].options["data.path"] for runs in axis] == [*map(str, paths)]
+
+
 def test_a_tool_is_found_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

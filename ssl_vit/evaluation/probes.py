@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from .. import rng
 from ..errors import UserError
-from ..formatting import format_image_count
+from ..formatting import format_count, format_image_count
 from ..recipe.probe import Probe
 from ..runs import console
 
@@ -489,8 +489,8 @@ def knn(train_ND: Tensor, label_N: Tensor, test_MD: Tensor, *, classes: int, k: 
     if k > len(train_ND):
         images = len(train_ND)
         raise UserError(
-            f"probe.neighbors={k}: there are only {images} training images. Use"
-            f" probe.neighbors={images} or less, or probe.measures= without knn."
+            f"probe.neighbors={k}: only {format_count(images, 'training images')} to compare with."
+            f" Use probe.neighbors={images} or less, or probe.measures= without knn."
         )
     train_ND = F.normalize(train_ND, dim=1)
     predictions = []

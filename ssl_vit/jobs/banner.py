@@ -96,8 +96,8 @@ def _rows_about_data_and_model(job: TrainingJob) -> Iterator[tuple[str, str]]:
     images = f"{formatting.format_image_count(len(splits.train))} at {data.size} px"
     if splits.stream:
         window = describe_windows(splits.train)
-        shards = splits.stream.shards
-        images = f"a stream of {shards:,} shards at {data.size} px, shuffled in {window}"
+        shards = formatting.format_count(splits.stream.shards, "shards")
+        images = f"a stream of {shards} at {data.size} px, shuffled in {window}"
     yield "data", f"{data.name}: {images}, {num_held_out:,} held out"
     if not data.is_rgb:
         yield "pixels", formatting.pixel_text(data.channels, data.pixel_range)

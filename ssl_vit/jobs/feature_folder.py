@@ -383,7 +383,8 @@ class FeatureFolder:
             print(f"warning: an image is left out: {text_line(name)}", flush=True)
         total = images + len(unreadable)
         check_unreadable(len(unreadable), total, self.recipe.data, unreadable)
-        print(f"finished    features of {images:,} of {total:,} images: {self.folder}", flush=True)
+        counts = f"{images:,} of {format_image_count(total)}"
+        print(f"finished    features of {counts}: {self.folder}", flush=True)
 
     def _read_summaries(self) -> tuple[int, list[str]]:
         """Return the number of images in all shards, and the names of unreadable images."""

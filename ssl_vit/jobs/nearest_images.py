@@ -13,7 +13,7 @@ from ..data.pixel_values import decoder, shown_image
 from ..data.source import Source, read_file
 from ..errors import UserError
 from ..evaluation.embedding import Neighbor, PairSimilarity
-from ..formatting import format_count, text_line, typed_command
+from ..formatting import format_count, format_image_count, text_line, typed_command
 from ..pages import blocks
 from ..pages.blocks import Block, Commands, Gallery, Section, Text
 from ..recipe import parsing
@@ -166,8 +166,8 @@ def similarity_warning(neighbours: Sequence[Neighbor], pairs: PairSimilarity | N
     if above == len(neighbours):
         return ""
     return (
-        f"the similarity of only {above:,} of these {len(neighbours):,} images is higher than in "
-        f"99% of all pairs of images ({pairs.high:.4f}). "
+        f"the similarity of only {above:,} of {format_image_count(len(neighbours))} is higher than "
+        f"in 99% of all pairs of images ({pairs.high:.4f}). "
         "The rest may look different from the query"
     )
 

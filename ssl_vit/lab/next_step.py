@@ -50,7 +50,8 @@ def next_step(results: Results, verdict: Verdict) -> str:
         return template.format(fewest=FEWEST, command=_study_command(results, more))
     stated = plan.report.get("next")
     if stated:
-        return f"{stated['what']}: {typed_command(*shlex.split(stated['command']))}"
+        words = shlex.split(stated["command"])
+        return f"{stated['what']}: {typed_command(*words, folder=plan.typed_in)}"
     return ""
 
 
@@ -74,4 +75,4 @@ def _study_command(results: Results, seeds: Sequence[int] = ()) -> str:
         text = str(len(seeds)) if is_range else ",".join(map(str, seeds))
         words = [word for word in words if not word.startswith("seeds=")]
         words.append(f"seeds={text}")
-    return typed_command("study", *words)
+    return typed_command("study", *words, folder=results.plan.typed_in)

@@ -14,6 +14,7 @@ from ..data import augment
 from ..data.batching import Batch
 from ..data.loaders import MEASURED_KEY
 from ..data.pixel_values import check_integers
+from ..data.transforms import eval_transform
 from ..errors import UserError
 from ..models import weights
 from ..models.encoder import Backbone
@@ -109,8 +110,17 @@ class ObjectiveOfTensors(nn.Module):
         output: Output = self.objective(self._with_views(batch).map(lambda x: x.to(device)))
         return output
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the objective in place, with the arguments of `torch.compile`.
+
+        `torch.compile(objective)` fails, because it also traces the checks of the images.
+        """
+        self.objective.compile(*args, **kwargs)
+
     def follow(self, optimizer: Optimizer) -> None:
         """Let the teacher and the schedules move whenever the optimiser steps.
+
+        They do not move in a step that a `GradScaler` skips because a gradient is not finite.
 
         Args:
             optimizer: The optimiser of all weights that are trained.
@@ -138,9 +148,13 @@ class ObjectiveOfTensors(nn.Module):
         self.steps_done, self.calls = state["steps_done"], state["calls"]
 
     @torch.no_grad()
-    def _after_step(self, *_: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        # GradScaler calls a fused optimiser even if it skips the step, and says so in `found_inf`
+        is_skipped = bool(getattr(optimizer, "found_inf", False))
         device = self.objective.encoder.mean.device
-        self.objective.after_step(torch.zeros((), dtype=torch.bool, device=device))
+        self.objective.after_step(torch.tensor(is_skipped, device=device))
+        if is_skipped:
+            return
         self.steps_done += 1
         momentum, averages = self.objective.averages(self.progress)
         for average, p in averages:
@@ -180,7 +194,7 @@ class ObjectiveOfTensors(nn.Module):
         if views is None:
             return batch
         images, key_B = batch.image, batch.key.cpu().numpy()
-        local = None
+        local = whole = None
         if images.ndim == 5:
             if views.local:
                 raise UserError(
@@ -192,7 +206,10 @@ class ObjectiveOfTensors(nn.Module):
             images = augment.random_views(whole, key_B, data.size, data.crop_area, data.flip, views)
             if views.local:
                 local = augment.local_views(whole, key_B, data.flip, views)
-        return batch._replace(image=images[:, 0], views=images, local=local)
+        image = images[:, 0]
+        if whole and not self.training:  # as in the evaluation of a run
+            image = eval_transform(whole, data.size, data.eval_mode, data.eval_crop)
+        return batch._replace(image=image, views=images, local=local)
 
 
 def build(

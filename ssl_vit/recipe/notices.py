@@ -5,7 +5,7 @@ weights. This module does not import torch.
 from contextlib import suppress
 
 from ..errors import UserError
-from ..formatting import crop_text
+from ..formatting import crop_text, format_count
 from .images import CROPPING
 from .load import ADJUSTED, DEFAULT, FILE, PRESET, Resolved
 from .which_images import images_taken
@@ -84,13 +84,13 @@ def warmup_notice(resolved: Resolved) -> str | None:
     if origin == ADJUSTED:
         before = resolved.file_values.get("optim.warmup", 0)
         return (
-            f"warm-up     {warmup:,} steps, a tenth of this run. In the recipe, which is for a"
-            f" longer run, the warm-up takes {before:,} steps."
+            f"warm-up     {format_count(warmup, 'steps')}, a tenth of this run. In the recipe,"
+            f" which is for a longer run, the warm-up takes {format_count(before, 'steps')}."
         )
     file_steps = resolved.file_values.get("optim.steps", 0)
     if 10 * warmup <= steps or steps >= file_steps:
         return None
     return (
-        f"warm-up     {warmup:,} of {steps:,} steps, as in the recipe for {file_steps:,} steps."
-        f" For a tenth of this run, use optim.warmup={steps // 10}."
+        f"warm-up     {warmup:,} of {format_count(steps, 'steps')}, as in the recipe for"
+        f" {file_steps:,} steps. For a tenth of this run, use optim.warmup={steps // 10}."
     )

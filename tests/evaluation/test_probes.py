@@ -215,8 +215,10 @@ def test_knn_is_scikit_learns(k, temperature, monkeypatch):
 
 def test_k_beyond_the_training_images_is_named():
     train, label = blobs(10, 4, 2)
-    with pytest.raises(UserError, match=r"probe\.neighbors=11: .* 10 "):
+    with pytest.raises(UserError, match=r"probe\.neighbors=11: only 10 training images "):
         probes.knn(train, label, train, classes=2, k=11)
+    with pytest.raises(UserError, match=r"probe\.neighbors=11: only 1 training image "):
+        probes.knn(train[:1], label[:1], train, classes=2, k=11)
 
 
 def test_chunks_change_no_prediction(monkeypatch):

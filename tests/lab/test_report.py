@@ -162,6 +162,20 @@ def test_the_next_step_follows_from_the_results(tmp_path):
     assert report.write(folder).next_step.endswith(" runs runs")
 
 
+def test_the_next_step_works_from_another_folder(tmp_path, monkeypatch):
+    """Its paths are relative to the folder in which the study was typed."""
+    (tmp_path / "a b").mkdir()
+    folder = study(tmp_path / "a b" / "runs", TUNED, counted())
+    (folder / "final-mae-0" / "result.json").unlink()
+    alter(folder / "study.json", words=["recipe=made.yaml"], typed_in=str(tmp_path / "a b"))
+    program = report.write(folder).next_step.partition("study: ")[2]
+    assert program.startswith(f"cd '{tmp_path}/a b' && ") and program.endswith(" recipe=made.yaml")
+    monkeypatch.chdir(tmp_path / "a b")
+    assert "cd " not in report.write(folder).next_step
+    alter(folder / "study.json", typed_in=str(tmp_path / "moved"))
+    assert "cd " not in report.write(folder).next_step
+
+
 def test_a_loss_has_four_decimals(tmp_path):
     """In the table for papers too."""
     loss = {"scratch": 2.0, "mpp": 1.0, "mae": 3.0}

@@ -338,6 +338,7 @@ def test_a_tiny_study_to_its_end(finished: Path, ended: Path, serial: list[str])
     values = plan.by_name["pretrain-mpp-0"].values
     assert (values["corruption.rate"], values["model.width"], values["seed"]) == (0.2, 32, 0)
     assert "optim.lr" not in plan.by_name["final-mpp-0"].values
+    assert (plan.typed_in, plan.words[0]) == (str(Path.cwd()), f"recipe={finished / 'tiny.yaml'}")
     outcome = ssl_vit.study(written(ended, STUDY))
     assert (outcome.name, outcome.folder, outcome.failed) == ("tiny", ended / "tiny", {})
     report = html.escape((ended / "tiny" / "report.html").read_text())

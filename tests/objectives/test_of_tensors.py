@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -16,9 +17,12 @@ from helpers.hub_runs import refused
 from helpers.options import ROOT, TINY, altered
 from helpers.resolving import resolve
 from helpers.runs import run
+from ssl_vit import rng
 from ssl_vit.data import pixel_values
-from ssl_vit.data.batching import Batch
+from ssl_vit.data.batching import Batch, ImageDataset, Samples
+from ssl_vit.data.loaders import MEASURED_KEY
 from ssl_vit.data.open import open_splits
+from ssl_vit.recipe import schema
 from ssl_vit.training import optim
 from ssl_vit.training.strategy import Strategy
 
@@ -164,6 +168,45 @@ def test_a_teacher_moves_with_the_optimiser_or_there_is_an_error() -> None:
     assert (other.steps_done, other.calls) == (1, 1)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_grad_scaler_skips_moves_no_teacher(fused: bool) -> None:
+    """GradScaler calls a fused optimiser even if it skips the step."""
+    objective = ssl_vit.objectives.build("moco_v3", scratch(), steps=4)
+    optimizer = torch.optim.AdamW(objective.parameters(), 1e-3, fused=fused)
+    objective.follow(optimizer)
+    scaler = torch.amp.GradScaler("cpu")
+    averages = [average for average, _ in objective.objective.averages(0.0)[1]]
+    moved = []
+    for factor in (1.0, math.inf, 1.0):
+        scaler.scale(objective(images()).loss * factor).backward()
+        before = [average.clone() for average in averages]
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        pairs = zip(averages, before, strict=True)
+        moved.append(any(not torch.equal(now, then) for now, then in pairs))
+    assert moved == [True, False, True] and objective.steps_done == 2
+
+
+@pytest.mark.parametrize("name", ["mae", "moco_v3"])
+def test_a_compiled_objective_has_the_same_losses(name: str) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    losses = []
+    for is_compiled in (False, True):
+        torch.manual_seed(0)
+        objective = ssl_vit.objectives.build(name, scratch(), steps=4)
+        objective.follow(torch.optim.SGD(objective.parameters(), 0.1))
+        if is_compiled:
+            objective.compile(backend=backend)
+        losses.append(objective(images(), key=torch.arange(4)).loss)
+    assert graphs and torch.allclose(*losses)
+
+
 def test_views_of_ones_own_and_keys() -> None:
     """Equal keys give an equal loss. Without keys, each call has others."""
     objective = ssl_vit.objectives.build("mae", scratch(), mae={"rate": 0.5})
@@ -177,6 +220,26 @@ def test_views_of_ones_own_and_keys() -> None:
     compared = ssl_vit.objectives.build("moco_v3", scratch(), steps=1).eval()
     assert compared(views).loss.isfinite()
     assert compared(images(size=40)).loss.isfinite()  # cut from larger images
+
+
+@pytest.mark.parametrize("name", ["dino", "moco_v3", "lejepa"])
+def test_an_evaluation_has_the_views_of_a_run(name: str) -> None:
+    """Whole images, or views of one's own: the batch is the one that a run measures."""
+    options = OBJECTIVES[name]
+    objective = ssl_vit.objectives.build(name, scratch(), steps=1, **options).eval()
+    batches: list[Batch] = []
+    objective.objective.register_forward_pre_hook(lambda _, given: batches.append(given[0]))
+    whole = images(size=40)
+    found = objective(whole)
+    recipe, rows = objective.recipe, np.arange(len(whole))
+    views = schema.compared_views(recipe)
+    source: Any = None  # the pixels are decoded already
+    run_data = ImageDataset(source, recipe.data, train=False, views=views)
+    fields = run_data.pixel_fields([*whole], Samples(rows, rng.key(MEASURED_KEY, rows)))
+    for field, value in fields.items():
+        assert torch.equal(getattr(batches[0], field), value), field
+    if not views.local:
+        assert torch.equal(objective(fields["views"]).loss, found.loss)
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -50,6 +50,7 @@ class StudyRecord(Record):
     decides: dict[str, Any]  # values from `deciding_values`
     # arguments that repeat the study; none if it came from a Python dictionary
     words: list[str] = Field(default=[])
+    typed_in: str = ""  # folder to which paths in `words` are relative
     # fields of `History`
     changes: list[str] = Field(default=[])
     ends: Whole = 1
@@ -178,6 +179,7 @@ def content(
     history: History | None = None,
     order: Sequence[Group] = (),
     words: Sequence[str] = (),
+    typed_in: str = "",
 ) -> dict[str, Any]:
     """Return the content of study.json: the plan of a study, the tasks, and changes of the plan.
 
@@ -190,6 +192,7 @@ def content(
         history: Changes of the plan after results were known. Default: no changes.
         order: Groups of tasks in the order in which they are started, if hours limit the study.
         words: Arguments of the study tool that repeat the study.
+        typed_in: Folder to which paths in `words` are relative.
     """
     rule = rule_of(study)
     groups = {"order": [group.model_dump() for group in order]} if order else {}
@@ -202,6 +205,7 @@ def content(
         **groups,
         "decides": deciding_values(study),
         "words": [*words],
+        "typed_in": typed_in,
         **asdict(history or History()),
     }
 

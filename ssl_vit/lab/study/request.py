@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, suggest
-from ...formatting import format_count, option_text
+from ...formatting import format_count
 from ...recipe.given import Arguments, Given, Unread
 from ...recipe.parsing import exists, parse_path
 from ...recipe.recipe_files import RECIPES, recipe_names, study_names
@@ -174,8 +174,7 @@ def _command_words(arguments: Arguments, swept: sweep.Swept | None) -> Iterator[
         yield sweep.SWEEP
         yield from (word for key, word in words_by_key if key in keys_last)
         for key, values in swept.values.items():
-            items = values if isinstance(values, list | tuple) else [values]
-            yield f"{key}={','.join(map(option_text, items))}"
+            yield sweep.write_values(key, values)
 
 
 def _find_study(

@@ -6,9 +6,11 @@ and have no labels, the held-out loss is compared instead. Each key is an axis, 
 compares the values of the first key.
 """
 
+import json
+import os
 import re
 from collections.abc import Mapping
-from functools import partial
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...errors import UserError
@@ -25,13 +27,15 @@ from ...recipe.given import (
 from ...recipe.keys import Values
 from ...recipe.recipe_files import study_names
 from ...recipe.schema import Recipe, all_keys, changes_experiment
-from ...recipe.words import NAMED, SWEEP, read
+from ...recipe.words import NAMED, SWEEP, read, write
 from ..images import has_labels
 from .options import StudyOptions
 from .task_options import evaluated_images, resolve_options
 
-# matches commas outside the brackets of a list and the braces of a mapping
-COMMA = re.compile(r",(?![^\[]*\]|[^{]*\})")
+# a value of a list VALUE,VALUE: commas may be inside double quotes, brackets and braces
+SEPARATORS = set('",[]{}')
+QUOTED = r'"(?:[^"\\]|\\.)*"'
+VALUE = re.compile(rf"(?:{QUOTED}|\[[^\]]*\]|\{{[^}}]*\}}|[^,])*")
 # what the runs of a sweep do, for readers of the report
 RUNS = {
     "pretrain": "pre-training with each combination of the values",
@@ -50,6 +54,41 @@ class Swept(NamedTuple):
 
     words: list[str]
     values: Values
+
+
+def write_values(key: str, values: Any) -> str:
+    """Return the argument KEY=VALUE,VALUE for a value or a list of values of a call from Python.
+
+    A text with a comma is quoted, so that `axes` reads the same values.
+    """
+    items = values if isinstance(values, list | tuple) else [values]
+    return f"{key}={','.join(_write_value(key, item) for item in items)}"
+
+
+def _write_value(key: str, value: Any) -> str:
+    if isinstance(value, str | os.PathLike) and SEPARATORS & set(os.fspath(value)):
+        return json.dumps(os.fspath(value), ensure_ascii=False)
+    return write(key, value).partition("=")[2]
+
+
+def _read_value(key: str, text: str) -> tuple[str, Any]:
+    """Return the name and the value that a part of VALUE,VALUE stands for."""
+    if text[0] == '"' and set(text[1:-1]) & SEPARATORS:
+        with suppress(ValueError):
+            value = json.loads(text)  # as `_write_value` writes it
+            return value, value
+    return text, text if key in NAMED else read(all_keys()[key], text)
+
+
+def _split_values(text: str) -> list[str]:
+    """Split VALUE,VALUE at the commas outside quotes and brackets, as `write_values` writes it."""
+    texts, position = [], 0
+    while position <= len(text):
+        match = VALUE.match(text, position)
+        assert match is not None  # the pattern also matches nothing
+        texts.append(match[0])
+        position = match.end() + 1
+    return texts
 
 
 def split(arguments: Arguments) -> tuple[Arguments, Swept | None]:
@@ -132,15 +171,13 @@ def axes(swept: Swept, unread: Unread) -> tuple[Axes, Unread]:
     ]
     texts = {key: text for key, text in unread.texts.items() if key not in keys}
     pairs = [*(unread.pairs or ())]
-    known = all_keys()
     # {key: [(value as text, value)]}
     values: dict[str, Pairs] = {}
     for key in dict.fromkeys(keys):
-        names = COMMA.split(unread.texts[key])
+        names = _split_values(unread.texts[key])
         if "" in names:
             raise UserError(f"{key}={unread.texts[key]}: a value is empty. Write every value.")
-        read_value = str if key in NAMED else partial(read, known[key])
-        values[key] = [(name, read_value(name)) for name in names]
+        values[key] = [_read_value(key, name) for name in names]
     for key, value in swept.values.items():
         is_list = isinstance(value, list | tuple)
         if not is_list and not changes_experiment(key):

@@ -163,7 +163,7 @@ def study(arguments: Arguments, content: Mapping[str, Any] | None = None) -> Stu
         started = time.monotonic()
         while True:
             planned = record.content(
-                request.study, job.tasks, history, job.order, request.command_words
+                request.study, job.tasks, history, job.order, request.command_words, str(Path.cwd())
             )
             record.write(job.folder, planned)
             outcome = launcher.start(job)

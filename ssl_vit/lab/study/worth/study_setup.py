@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....errors import UserError, suggest
-from ....formatting import FEW_IMAGES, TEST_SHARE
+from ....formatting import FEW_IMAGES, TEST_SHARE, format_count
 from ....recipe.declaration import objectives
 from ....recipe.init_source import DESCRIBED, InitSource
 from ....recipe.keys import Values
@@ -401,8 +401,8 @@ def find_images(shared: Values) -> StudyImages:
     if not is_enough:
         available = _count_labelled(labels.train) + _count_labelled(labels.validation)
         raise UserError(
-            f"{NAME}: there are only {available} labelled images that are not test images, too few"
-            f" to hold out {FEW_IMAGES} for choosing settings. Label about"
+            f"{NAME}: without the test images, only {format_count(available, 'labelled images')},"
+            f" too few to hold out {FEW_IMAGES} for choosing settings. Label about"
             f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images in all that are not test images."
         )
     guesses = labels.splits.guesses
