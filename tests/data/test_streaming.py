@@ -184,7 +184,7 @@ def test_the_first_lines_say_how_large_windows_are(
     run(altered(words, f"data.path={tmp_path / 'own'}", f"out={tmp_path}", "optim.steps=4"))
     printed = capsys.readouterr().out
     assert (
-        f"a stream of 1 shards at 16 px, shuffled in windows of about 24 images ({size / 1024:.3g} KiB)"
+        f"a stream of 1 shard at 16 px, shuffled in windows of about 24 images ({size / 1024:.3g} KiB)"
         in printed
     )
 

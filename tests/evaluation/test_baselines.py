@@ -69,7 +69,7 @@ def test_fresh_weights_are_those_that_an_evaluation_of_scratch_has(
     own = ssl_vit.evaluate(
         [*MEASURED, *where, f"init={trained.folder}", "name=own", "data.size=16"]
     )
-    model = [f"model.{key}={value}" for key, value in trained.recipe.model if key != "name"]
+    model = [f"model.{key}={value}" for key, value in trained.recipe.model.network.items()]
     model = [word for word in model if not word.endswith("=None")]
     scratch = ("init=scratch", "seed=7", "name=alone", "data.size=16", "probe.pool=avg")
     alone = ssl_vit.evaluate(altered([*MEASURED, *where, *model], *scratch))

@@ -279,7 +279,7 @@ def predicted(run, **alter):
 
 def test_predictions_of_other_images_are_named(made):
     predicted(made / "final-mpp-1", index=lambda index: index + 1)
-    with pytest.raises(UserError, match=r"test images .* differ from those of final-mpp-0"):
+    with pytest.raises(UserError, match=r"test images .* differ from final-mpp-0"):
         results.load(made).load_outcomes(["final-mpp-0", "final-mpp-1"])
 
 
