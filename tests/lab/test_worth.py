@@ -376,7 +376,7 @@ def test_images_without_labels_are_seen_and_not_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
-        ((60, 60), "only 120 labelled images, .* Label about 143"),
+        ((60, 60), "only 120 labelled images .* Label about 143"),
         ((300,), "have no labels"),
     ],
 )

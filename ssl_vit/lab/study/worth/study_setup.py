@@ -401,7 +401,7 @@ def find_images(shared: Values) -> StudyImages:
     if not is_enough:
         available = _count_labelled(labels.train) + _count_labelled(labels.validation)
         raise UserError(
-            f"{NAME}: found only {format_count(available, 'labelled images')} apart from the test"
+            f"{NAME}: found only {format_count(available, 'labelled images')} that are no test"
             f" images, too few to hold out {FEW_IMAGES} for choosing settings. Label about"
             f" {FEW_IMAGES / HELD_OUT[-1]:.0f} images in all that are not test images."
         )
