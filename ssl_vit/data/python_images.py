@@ -395,7 +395,7 @@ def _whole_numbers(pixels: np.ndarray, kind: str, name: str) -> np.ndarray:
     if pixels.ndim not in (2, 3) or not pixels.size:
         raise UserError(
             f"{name} has the type {kind} and the shape {pixels.shape}, and is no image. Use a PIL"
-            " image, an array or a tensor, alone or in a tuple with a label."
+            " image, an array or a tensor."
         )
     low, high = pixels.min(), pixels.max()
     if pixels.dtype.kind in "ui":

@@ -136,17 +136,9 @@ def _measure(run: Run, accelerator: WatchedAccelerator, splits: run_splits.Split
         measurements += dense.segmentation_metrics(counts, paired)
     copies_of_training = None
     if recipe.probe.find_copies:
-        test = training_copies.Images(labelled_images(images.test), recipe.data)
-        train = training_copies.training_images(recipe, splits.train)
-
-        def measure_copies() -> TrainingCopies:
-            counts, page = training_copies.measure(test, train, right, paired, accelerator.device)
-            (run.folder / seen_text.COPIES_PAGE).unlink(missing_ok=True)
-            if page:
-                write_atomically(run.folder / seen_text.COPIES_PAGE, page)
-            return counts
-
-        copies_of_training = on_main(accelerator, measure_copies)
+        copies_of_training = on_main(
+            accelerator, lambda: _measure_training_copies(run, images, right, paired)
+        )
     result = None
     if accelerator.is_main_process:
         seconds = time.perf_counter() - started_at
@@ -440,6 +432,30 @@ def _run_feature_probes(
     for name in files.keys() & right.keys():
         files[name].write(to_numpy(right[name]))
     return right | stored, copies.get("test")
+
+
+def _measure_training_copies(
+    run: Run, images: EvaluationImages, right: dict[str, features.Right], paired: bool
+) -> TrainingCopies:
+    """Count the test images that are copies of training images, and write the page of the pairs.
+
+    Args:
+        run: Run of the evaluation.
+        images: Images of the evaluation.
+        right: {encoder or baseline: {measure: whether each test image is classified correctly}}.
+        paired: Whether differences from baselines are measured.
+    """
+    data = run.recipe.data
+    test = training_copies.Images(labelled_images(images.test), data)
+    train, not_compared = training_copies.training_images(run.recipe, images.splits.train)
+    copies, page = training_copies.measure(
+        test, train, not_compared, right, paired, images.accelerator.device
+    )
+    file = run.folder / seen_text.COPIES_PAGE
+    file.unlink(missing_ok=True)
+    if page:
+        write_atomically(file, page)
+    return copies
 
 
 def _views(recipe: Recipe) -> label_free.Views:

@@ -159,7 +159,9 @@ class RunResult(Result):
         """Yield how many test images are copies of training images, and results without these."""
         copies = self.training_copies
         if copies:
-            yield f"copies      {seen_text.describe_copies(copies, self.folder)}"
+            yield f"copies      {seen_text.describe_copies(copies)}"
+            if copies.images:
+                yield f"            {self.folder / seen_text.COPIES_PAGE}"
             for table in metric_tables.tables_without_copies(copies):
                 yield from metric_tables.text_lines("", table)
 

@@ -1,7 +1,6 @@
 """Count the test images that are copies of training images, and show them on a page."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -37,33 +36,46 @@ class Images(NamedTuple):
 ShownPair = tuple[near_copies.CopyPair, Images]  # with the split of the training image
 
 
-def training_images(recipe: Recipe, train: Source) -> list[Images]:
+def training_images(recipe: Recipe, train: Source) -> tuple[list[Images], list[str]]:
     """Return the images that probes learn from, and the images of the earlier runs.
 
-    Images of an earlier run are left out if they are not on this machine, if they are a stream, or
-    if the probes learn from them anyway.
+    Images of an earlier run are left out if the probes learn from them anyway.
 
     Args:
         recipe: Recipe of the evaluation.
         train: Images that probes learn from.
+
+    Returns:
+        The images, and the names of the earlier runs whose images cannot be read on this machine or
+        are a stream.
     """
-    found = [Images(train, recipe.data)]
-    for _, before in runs_before(recipe):
+    found, missing = [Images(train, recipe.data)], []
+    for folder, before in runs_before(recipe):
         if before is None or before.data.stream:
+            missing.append(folder.name)
             continue
-        with suppress(UserError):
-            source, data = run_splits.load(before.data, test=False).train, before.data
-            rows = np.arange(len(source))
-            for other, options in found:
-                if (data.location, data.train) == (options.location, options.train):
-                    rows = rows[~np.isin(source.store_rows()[rows], other.store_rows())]
-            found.append(Images(source.subset(rows), data))
-    return found
+        try:
+            source = run_splits.load(before.data, test=False).train
+        except UserError:
+            missing.append(folder.name)
+            continue
+        rows = np.arange(len(source))
+        for other, options in found:
+            if _place(before.data) == _place(options):  # otherwise, equal rows are other images
+                rows = rows[~np.isin(source.store_rows()[rows], other.store_rows())]
+        found.append(Images(source.subset(rows), before.data))
+    return found, missing
+
+
+def _place(data: Data) -> tuple[str | None, ...]:
+    """Return the options that say where the images of a split are stored."""
+    return str(data.location), data.train, data.image_column
 
 
 def measure(
     test: Images,
     train: Sequence[Images],
+    not_compared: list[str],
     right: dict[str, Right],
     paired: bool,
     device: torch.device,
@@ -73,6 +85,7 @@ def measure(
     Args:
         test: Labelled test images.
         train: Training images.
+        not_compared: Earlier runs whose images are not among the training images.
         right: {encoder or baseline: {measure: bool (T, M)}}, for the M test images that can be
             read: whether a probe classifies each image correctly in each draw.
         paired: Whether differences from baselines are measured.
@@ -84,8 +97,10 @@ def measure(
     """
     thumbnails = near_copies.read_thumbnails(*test)
     best: dict[int, ShownPair] = {}  # {row of a test image: the most similar training image}
+    among = 0
     for images in train:
         compared = near_copies.read_thumbnails(*images)
+        among += len(compared.row_N)
         for pair in near_copies.find_copies(thumbnails, compared, device):
             if pair.test not in best or pair.similarity > best[pair.test][0].similarity:
                 best[pair.test] = pair, images
@@ -101,7 +116,13 @@ def measure(
             for name, by_measure in right.items()
         }
         measurements = metrics_with_baselines(right_of_others, "test", repeated, paired)
-    copies = TrainingCopies(images=len(best), of=len(row_M), measurements=measurements)
+    copies = TrainingCopies(
+        images=len(best),
+        of=len(row_M),
+        among=among,
+        measurements=measurements,
+        not_compared=not_compared,
+    )
     pairs = [best[row] for row in sorted(best)]
     return copies, _page(pairs, test, copies) if pairs else ""
 

@@ -223,7 +223,7 @@ def count_copies(data: Data) -> tuple[TrainingCopies | None, str]:
 
     test = training_copies.Images(labelled_images(splits.test), data)
     train = training_copies.Images(splits.train, data)
-    return training_copies.measure(test, [train], {}, False, torch.device("cpu"))
+    return training_copies.measure(test, [train], [], {}, False, torch.device("cpu"))
 
 
 def shorter_side(images: "Source", data: Data) -> int:

@@ -10,7 +10,7 @@ from ..metrics import TESTED, measure_rank, metric_label
 from .metric_tables import LOST, OPEN, MetricReading, is_no_better
 
 NO_VERDICT = "It is not known how good this encoder is, because {reason}."
-WORSE = "The features of this encoder are worse than those of untrained weights ({measure})."
+WORSE = "The features of this encoder are worse than features of untrained weights ({measure})."
 FEATURES_AS_COMMONEST = (
     "A classifier on the features of this encoder is not shown to be better than always naming the"
     " commonest class ({measure})."
@@ -23,10 +23,10 @@ UNKNOWN = (
     " weights, because the interval of the difference includes zero ({measure})."
 )
 AS_PIXELS = (
-    "The features of this encoder are better than those of untrained weights ({measure}). But k-NN"
-    " on the features is not shown to be better than k-NN on the images shrunk to 8 x 8 pixels."
+    "The features of this encoder are better than features of untrained weights ({measure}). But"
+    " k-NN on the features is not shown to be better than k-NN on the images shrunk to 8 x 8 pixels."
 )
-BETTER = "The features of this encoder are better than those of untrained weights ({measure})."
+BETTER = "The features of this encoder are better than features of untrained weights ({measure})."
 FINE_TUNED = (
     "Whether pre-training helped is not known. To find out, compare several seeds of this run with"
     " several seeds of tuned training from scratch."
@@ -138,15 +138,15 @@ def _features_verdict(probe: MetricReading, readings: Sequence[MetricReading]) -
 
     The first of these sentences that applies is returned:
     - NO_VERDICT: the difference from untrained weights has no interval.
-    - WORSE: the features are worse than those of untrained weights.
+    - WORSE: the features are worse than features of untrained weights.
     - FEATURES_AS_COMMONEST: the features are not shown to be better than the commonest class. This
       comes before BETTER, because untrained features can be worse than the commonest class, and
       features that are better than these may still be useless.
     - An empty text: there is no comparison with untrained weights.
     - UNKNOWN: the interval of the difference from untrained weights includes zero.
-    - AS_PIXELS: the features are better than those of untrained weights, but are not shown to be
+    - AS_PIXELS: the features are better than features of untrained weights, but are not shown to be
       better than k-NN on the images shrunk to 8 x 8 pixels.
-    - BETTER: the features are better than those of untrained weights.
+    - BETTER: the features are better than features of untrained weights.
 
     Args:
         probe: Metric that decides.

@@ -4,9 +4,8 @@ Earlier runs are the runs that the initial weights come from.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from ..formatting import SPLIT_NAMES
+from ..formatting import SPLIT_NAMES, list_names
 from ..recipe.records.run import Environment, Result, SeenImages, TrainingCopies
 
 # Published data sets have copies of training images among the test images. Up to this share of a
@@ -72,17 +71,15 @@ def describe_seen(seen: SeenImages) -> str:
     return counts
 
 
-def describe_copies(copies: TrainingCopies, folder: Path | None = None) -> str:
-    """Describe how many test images are copies of training images.
-
-    Args:
-        copies: Numbers of images.
-        folder: Folder of the page that shows the copies, to name the page.
-    """
-    sentence = f"{copies.images:,} of {copies.of:,} test images are copies of training images"
-    if not copies.images:
-        return f"none of the {copies.of:,} test images is a copy of a training image"
-    return f"{sentence}: {folder / COPIES_PAGE}" if folder else sentence
+def describe_copies(copies: TrainingCopies) -> str:
+    """Describe how many test images are copies of training images, without the last full stop."""
+    count = f"{copies.images:,}" if copies.images else "none"
+    among = f"{copies.among:,} training images"
+    sentence = f"{count} of {copies.of:,} test images are copies of one of {among}"
+    if copies.not_compared:
+        runs = list_names(copies.not_compared)
+        return f"{sentence}. The training images of {runs} were not compared"
+    return sentence
 
 
 def cautions(seen: Iterable[SeenImages]) -> list[str]:

@@ -2,6 +2,7 @@
 result."""
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ssl_vit.evaluation import near_copies
 from ssl_vit.lab import images as lab_images
 from ssl_vit.lab.study.worth.study_setup import find_copies
 from ssl_vit.recipe.schema import Data
+from ssl_vit.runs import seen_text
 
 CPU = torch.device("cpu")
 SPLITS = ["data.validation=0.1", "data.size=16", "model=vit_p8", "init=scratch"]
@@ -89,6 +91,7 @@ def test_copies_are_found_and_the_accuracy_without_them_is_measured(
     made = ssl_vit.evaluate(words_of(place, tmp_path))
     copies = made.training_copies
     assert (copies.images, copies.of) == (7, 37)
+    assert copies.among == len(run_splits.load(trained_data(place), test=False).train)
     page = (tmp_path / "run" / "copies.html").read_text()
     for seed, name in enumerate(COPIES):
         letter = "ab"[seed % 2]
@@ -97,7 +100,8 @@ def test_copies_are_found_and_the_accuracy_without_them_is_measured(
         )
     assert page.count("<img") == 14
     printed = "\n".join(made.lines())
-    assert f"7 of 37 test images are copies of training images: {tmp_path}/run/copies" in printed
+    assert f"7 of 37 test images are copies of one of {copies.among} training images" in printed
+    assert f"{tmp_path}/run/copies.html" in printed
     assert "without the copies: 30 test images" in printed
     assert "without the copies: 30 test images" in (tmp_path / "run" / "report.html").read_text()
 
@@ -130,7 +134,8 @@ def test_images_of_the_run_that_trained_the_encoder_count(place: Path, tmp_path:
         save_to = tmp_path / "others" / path.relative_to(place)
         save_to.parent.mkdir(parents=True, exist_ok=True)
         save_to.write_bytes(path.read_bytes())
-    words = altered(TINY, *SHORT, f"data.path={place}", f"out={tmp_path}", "name=trained")
+    mine = shutil.copytree(place, tmp_path / "mine")
+    words = altered(TINY, *SHORT, f"data.path={mine}", f"out={tmp_path}", "name=trained")
     trained = run([*words, "eval.test=false", "data.validation=0.1"]).folder
     words = words_of(tmp_path / "others", tmp_path, f"init={trained}")
     words = [word for word in words if not word.startswith("model=")]
@@ -138,6 +143,12 @@ def test_images_of_the_run_that_trained_the_encoder_count(place: Path, tmp_path:
     # a tenth of the training images was held out from pre-training, and may have originals
     rows = run_splits.load(trained_data(place), test=False).train.store_rows()
     assert found.images == sum(row_of(seed) in rows for seed in range(7)) >= 5
+    assert found.among == len(rows) + 18 and not found.not_compared
+    mine.rename(tmp_path / "elsewhere")
+    found = ssl_vit.evaluate(altered(words, "name=again")).training_copies
+    assert (found.images, found.among, found.not_compared) == (0, 18, ["trained"])
+    says = seen_text.describe_copies(found)
+    assert says.endswith("18 training images. The training images of trained were not compared")
 
 
 def trained_data(place: Path) -> Data:
@@ -159,14 +170,11 @@ def test_a_study_counts_the_copies_before_it_starts(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"data.path": str(place), "data.validation": 0.1}
-    says, page = find_copies(options, tmp_path)
-    copies = "7 of 37 test images are copies of training images"
-    assert (
-        says.startswith(f"test: {copies}: {tmp_path.name}/copies.html. ")
-        and page.count("<img") == 14
-    )
+    says, page = find_copies(options)
+    assert says.startswith("test: 7 of 37 test images are copies of one of ")
+    assert "copies.html" in says and page.count("<img") == 14
     monkeypatch.setattr(lab_images, "MOST_PAIRS", 50)
-    assert "not compared" in find_copies(options, tmp_path)[0]
+    assert "not compared" in find_copies(options)[0]
 
 
 @pytest.mark.parametrize(

@@ -860,7 +860,7 @@ def test_copies_among_the_test_images_are_counted_before_the_study(
     )
     copies = sum(raw in train for raw in test)  # some originals are validation images
     assert 0 < copies < len(test) == 40
-    sentence = f"{copies} of 40 test images are copies of training images: worth/copies.html."
+    sentence = f"{copies} of 40 test images are copies of one of {len(train)} training images."
     assert any(sentence in note for note in found.study.report.notes)
     assert (tmp_path / "worth" / "copies.html").read_text().count("<img") == 2 * copies
 

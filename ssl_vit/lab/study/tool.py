@@ -56,7 +56,9 @@ class StudyOutcome(launch.LaunchOutcome):
     def _repr_html_(self) -> str | None:
         """Return the study's report, or None if there is no report."""
         page = self.folder / PAGE
-        return notebook.inline_page(page.read_text()) if page.is_file() else None
+        if not self.name or not page.is_file():
+            return None
+        return notebook.inline_page(page.read_text(encoding="utf-8"))
 
 
 def main(words: Sequence[str]) -> int:

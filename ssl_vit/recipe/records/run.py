@@ -173,12 +173,16 @@ class TrainingCopies(Record):
     Attributes:
         images: Number of test images that are copies.
         of: Number of test images that were compared with the training images.
+        among: Number of training images that the test images were compared with.
         measurements: Accuracies on the other test images. Empty if no test image is a copy.
+        not_compared: Earlier runs whose training images were not compared.
     """
 
     images: Whole
     of: Whole
+    among: Whole
     measurements: list[Measurement] = []
+    not_compared: list[str] = []
 
 
 class Trunk(Record):

@@ -207,7 +207,7 @@ def _plan(
     with Timer() as timer:
         shared = sort_options(given)[0]
         images = find_images(shared)
-        note, copies_page = find_copies(shared | images.options, folder)
+        note, copies_page = find_copies(shared | images.options)
         images = images._replace(notes=(*images.notes, note))
         lines = [*image_lines(images)]
         print(*lines, sep="\n", flush=True)

@@ -450,12 +450,11 @@ def _count(
     )
 
 
-def find_copies(shared: Values, folder: Path) -> tuple[str, str]:
+def find_copies(shared: Values) -> tuple[str, str]:
     """Count the test images that are copies of training images.
 
     Args:
         shared: Options of every run, with the options that select the test images.
-        folder: Folder of the study, which will have the page of the copies.
 
     Returns:
         A sentence with the number of copies, and the page as HTML, "" without copies.
@@ -468,9 +467,13 @@ def find_copies(shared: Values, folder: Path) -> tuple[str, str]:
             " images, use ssl-vit evaluate with probe.find_copies=true",
             "",
         )
-    # reports are shared, so the sentence must not name other folders of this machine
-    sentence = f"test: {seen_text.describe_copies(copies, Path(folder.name))}"
-    return f"{sentence}. The study tests all arms on them, too" if page else sentence, page
+    sentence = f"test: {seen_text.describe_copies(copies)}"
+    if page:  # reports are shared, so the sentence must not name folders of this machine
+        sentence = (
+            f"{sentence}. When the study starts, its folder gets the page {seen_text.COPIES_PAGE}"
+            " with the pairs. The study tests all arms on these images, too"
+        )
+    return sentence, page
 
 
 def _count_labelled(label_N: np.ndarray | None) -> int:
