@@ -24,7 +24,8 @@ UNKNOWN = (
 )
 AS_PIXELS = (
     "The features of this encoder are better than features of untrained weights ({measure}). But"
-    " k-NN on the features is not shown to be better than k-NN on the images shrunk to 8 x 8 pixels."
+    " k-NN on the features is not shown to be better than k-NN on the images shrunk to 8 x 8"
+    " pixels."
 )
 BETTER = "The features of this encoder are better than features of untrained weights ({measure})."
 FINE_TUNED = (
