@@ -135,6 +135,14 @@ def _says(error: BaseException, texts: Iterable[str]) -> bool:
     return isinstance(error, OSError | RuntimeError) and any(text in str(error) for text in texts)
 
 
+def is_first_process() -> bool:
+    """Return whether this process is rank 0 or the only process, without a process group.
+
+    The other processes do not print what every process knows.
+    """
+    return os.environ.get("RANK", "0") == "0"
+
+
 def one_line(error: BaseException) -> str:
     """Return an error as one line: "CLASS: MESSAGE", or only the message of a UserError.
 

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import pyarrow.parquet
 from filelock import FileLock
 from PIL import Image, ImageOps
 
-from ..errors import UserError, one_line
+from ..errors import UserError, is_first_process, one_line
 from ..formatting import format_bytes
 from ..runs.console import with_progress
 from ..runs.files import write_atomically
@@ -102,7 +102,7 @@ def store(images: Any, out: Path) -> Path:
     digest = _Digest(splits)
     for name, split in splits.items():
         sample = digest.sample(split)
-        for number in _with_progress(sample, f"{name} images"):
+        for number in with_progress(sample, len(sample), f"{name} images", "read"):
             digest.add(name, number, split.read(number))
     parent = out / FOLDER / digest.text()
     parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def store(images: Any, out: Path) -> Path:
                 unfinished.rename(folder)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    if _is_main_process():
+    if is_first_process():
         counts = ", ".join(f"{split.length:,} {name}" for name, split in splits.items())
         tables = [file for name in splits for file in (folder / name).glob("*.arrow")]
         size = sum(file.stat().st_size for file in [*tables, *folder.glob("*.parquet")])
@@ -155,17 +155,6 @@ def store_queries(queries: Any, out: Path) -> Any:
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, encoded)
     return file
-
-
-def _is_main_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _with_progress(numbers: range, what: str) -> Iterable[int]:
-    """Yield the numbers of images, and let one process print progress from time to time."""
-    if not _is_main_process():
-        return numbers
-    return with_progress(numbers, len(numbers), what, word="read")
 
 
 class _Digest:
@@ -359,8 +348,11 @@ def _encode_pixels(image: Any, name: str) -> bytes:
         upright.save(encoded, "PNG", compress_level=1)
         return encoded.getvalue()
     is_tensor = hasattr(image, "detach")
-    array = _to_array(image.detach().cpu()) if is_tensor else np.asarray(image)
-    array = _whole_numbers(array, str(getattr(image, "dtype", array.dtype)), name)
+    pixels: Any = image.detach().cpu() if is_tensor else np.asarray(image)
+    kind = str(pixels.dtype)
+    if is_tensor and pixels.is_floating_point():
+        pixels = pixels.double()  # NumPy has no bfloat16
+    array = _whole_numbers(np.asarray(pixels), kind, name)
     if array.ndim == 3:
         first, _, last = array.shape
         if (first in COLOURS) != is_tensor and (last in COLOURS) == is_tensor:
@@ -373,12 +365,6 @@ def _encode_pixels(image: Any, name: str) -> bytes:
     else:
         np.save(encoded, array)
     return encoded.getvalue()
-
-
-def _to_array(tensor: Any) -> np.ndarray:
-    """Return a tensor as an array. Floating-point values become float64 (NumPy has no bfloat16)."""
-    array: np.ndarray = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
-    return array
 
 
 def _whole_numbers(pixels: np.ndarray, kind: str, name: str) -> np.ndarray:
@@ -507,7 +493,7 @@ class _Rows:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         numbers = range(self.split.length)
-        for number in _with_progress(numbers, f"{self.name} images, which are written to disk"):
+        for number in with_progress(numbers, len(numbers), f"{self.name} images to write", "read"):
             row = self.split.read(number)
             self.digest.add(self.name, number, row)
             self.labels.append(row.label)

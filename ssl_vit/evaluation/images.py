@@ -102,11 +102,8 @@ class EvaluationImages:
         self.forwarded += images
         with InterruptibleLoader(loader, self.should_stop) as batches:
             watched = self.accelerator.watch_loader(batches)
-            if self.accelerator.is_main_process:
-                watched = console.with_progress(
-                    watched, len(loader), f"batches of {images:,} images"
-                )
-            for batch in watched:
+            what = f"batches of {images:,} images"
+            for batch in console.with_progress(watched, len(loader), what):
                 names += batch.unreadable
                 if len(batch.key):
                     yield batch

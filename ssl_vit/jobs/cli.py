@@ -5,12 +5,11 @@ Torch is imported late, so that mistakes in the options are reported at once.
 
 import gc
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from ..errors import UserError, report_errors
+from ..errors import UserError, is_first_process, report_errors
 from ..formatting import typed_command
 from ..recipe import augmentations, notices, tool
 from ..recipe.check import check_place
@@ -65,7 +64,7 @@ def _main(arguments: list[str], job: JobKind) -> None:
     if result is None:
         with report_errors(everywhere=True):
             result = job.run(run)
-    if result is not None and _is_main():
+    if result is not None and is_first_process():
         from .run_result import run_result  # half a second of imports
 
         summary = run_result(run, result)
@@ -77,10 +76,6 @@ def _main(arguments: list[str], job: JobKind) -> None:
                 print(f"{name:<11} {text}")
         if options.as_json:
             print(json.dumps(summary.content()))
-
-
-def _is_main() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def open_job(given: Given, job: JobKind) -> tuple[Run, Result | None]:
@@ -130,7 +125,7 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
     if result is not None:
         remeasurement = identity.describe_remeasurement(run)
         if not remeasurement:
-            if _is_main():  # the other processes exit without printing
+            if is_first_process():  # the other processes exit without printing
                 _print(*(f"warning: {text}" for text in identity.check_finished(run, fingerprint)))
             return run, result
         _print(remeasurement)
@@ -154,7 +149,7 @@ def open_run(resolved: Resolved) -> tuple[Run, Result | None]:
 def _print(*lines: str | None) -> None:
     """Print lines on rank 0. Lines that are empty or None are left out."""
     for line in filter(None, lines):
-        if _is_main():
+        if is_first_process():
             print(line, flush=True)
 
 

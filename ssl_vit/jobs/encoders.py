@@ -5,7 +5,6 @@ show.
 """
 
 import copy
-import os
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..data.batch_layout import BatchLayout
 from ..data.batching import Batch, check_unreadable
 from ..data.open import open_splits
 from ..data.source import Source, without_lists
-from ..errors import UserError, suggest
+from ..errors import UserError, is_first_process, suggest
 from ..evaluation.baselines import initial_network
 from ..evaluation.features import ENCODER, check_finite, is_finite
 from ..formatting import text_line
@@ -331,7 +330,7 @@ def find_data(encoder: NamedEncoder, given: Given) -> Data:
                 f"warning: init={encoder.source.place}: the options name no images, so "
                 f"data={data.name} is used. For other images, {OTHERS}."
             )
-    if notice and os.environ.get("RANK", "0") == "0":
+    if notice and is_first_process():
         print(notice, flush=True)
     check_place(data)
     return data

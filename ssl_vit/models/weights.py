@@ -5,7 +5,6 @@ timm and transformers read the exports without this package.
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from .. import hub_files
-from ..errors import UserError
+from ..errors import UserError, is_first_process
 from ..formatting import list_names
 from ..recipe import export_files, timm_models
 from ..recipe.export_files import encoder_options, read_normalisation
@@ -66,7 +65,7 @@ def load_init(encoder: Backbone, init: InitSource, exported: bool = True) -> dic
     weights_eps = _norm_eps(encoder)
     if exported and network_eps is not None and weights_eps != network_eps:
         set_eps(encoder, network_eps)
-        if os.environ.get("RANK", "0") == "0":
+        if is_first_process():
             print(
                 f"warning: {init.option}: the weights were trained with"
                 f" layer_norm_eps={weights_eps:g}."

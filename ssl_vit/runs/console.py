@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from ..callbacks import Callback, Row
+from ..errors import is_first_process
 from ..formatting import copies_text, format_duration, format_image_count
 from ..measurements import (
     UNTRAINED,
@@ -214,7 +215,7 @@ class ProgressLines(_Progress):
 
 
 def with_progress(items: Iterable[T], count: int, what: str, word: str = "measured") -> Iterator[T]:
-    """Yield items, and print progress from time to time. For work outside of training.
+    """Yield items, and print progress on rank 0 from time to time. For work outside of training.
 
     A printed line looks like `measured    120/500  features of test images  left 40 s`.
 
@@ -230,7 +231,8 @@ def with_progress(items: Iterable[T], count: int, what: str, word: str = "measur
         # Keep the step of the description up to date. Otherwise, lines would say "at step ...".
         lines.row_step = number
         yield item
-        lines.on_step(number)
+        if is_first_process():
+            lines.on_step(number)
 
 
 class NotebookBar(ProgressLines):

@@ -12,11 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 import ssl_vit
-from helpers.launching import launch_ranks, outcome
 from helpers.options import LOADED, SHORT, TINY, altered
 from helpers.refusals import refusal
 from helpers.resolving import resolve
-from helpers.runs import result, run
+from helpers.runs import evaluated_on_one_and_two, result, run
 from helpers.view_batches import image_batch
 from ssl_vit.data.batching import Batch
 from ssl_vit.evaluation import label_free
@@ -177,7 +176,7 @@ def test_an_evaluation_needs_no_labels_and_claims_nothing(words: list[str]) -> N
     page = (found.folder / "report.html").read_text()
     assert (
         "RankMe (its paper uses 25,600 images)" in page
-        and "better than those of untrained" not in page
+        and "better than features of untrained" not in page
     )
     assert WITHOUT_LABELS in page
     said = refusal(ssl_vit.list_runs, [str(found.folder.parent), "best=rankme"])
@@ -185,11 +184,7 @@ def test_an_evaluation_needs_no_labels_and_claims_nothing(words: list[str]) -> N
 
 
 def test_two_processes_measure_as_one(words: list[str], tmp_path: Path) -> None:
-    ssl_vit.evaluate([*words, "name=one"])
-    given = [*words, "name=two", "compute.batch=8"]
-    statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *given))
-    assert statuses == [0, 0], outputs
-    one, two = (result(tmp_path / name) for name in ("one", "two"))
+    one, two = evaluated_on_one_and_two(words, tmp_path)
     assert one["images"] == two["images"]
     for first, second in zip(one["measurements"], two["measurements"], strict=True):
         assert first.pop("value") == pytest.approx(second.pop("value"), rel=1e-5)

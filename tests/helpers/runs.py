@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.launching import Process
+import ssl_vit
+from helpers.launching import Process, launch_ranks, outcome
 from helpers.options import altered
 from helpers.resolving import resolve
 from ssl_vit.callbacks import Callback, Row
@@ -79,6 +80,15 @@ def assert_goes_on_exactly(words: list[str], *steps: int) -> Run:
 def result(folder: Path) -> dict[str, Any]:
     """The content of result.json."""
     return json.loads((folder / "result.json").read_text())
+
+
+def evaluated_on_one_and_two(words: list[str], out: Path) -> list[dict[str, Any]]:
+    """result.json of an evaluation on one process, and on two."""
+    ssl_vit.evaluate(altered(words, "name=one"))
+    two = altered(words, "name=two", "compute.batch=8")
+    statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *two))
+    assert statuses == [0, 0], outputs
+    return [result(out / name) for name in ("one", "two")]
 
 
 def rows(folder: Path) -> list[Row]:

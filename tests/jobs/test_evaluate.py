@@ -16,10 +16,9 @@ from torch import Tensor
 
 import ssl_vit
 from helpers.encoders import net, pixels
-from helpers.launching import launch_ranks, outcome
 from helpers.measurements import by_name, key_of
 from helpers.options import LOADED, PROBE, SHORT, TINY, altered
-from helpers.runs import result, run
+from helpers.runs import evaluated_on_one_and_two, result, run
 from helpers.tables import TRAIN, broken, image, table
 from ssl_vit.errors import UserError
 from ssl_vit.evaluation import attentive, baselines
@@ -324,11 +323,7 @@ def test_a_baseline_that_diverges_is_left_out_and_does_not_end_the_evaluation(
 
 
 def test_two_processes_measure_as_one(words: list[str], tmp_path: Path) -> None:
-    ssl_vit.evaluate([*words, "name=one"])
-    given = [*words, "name=two", "compute.batch=8"]
-    statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *given))
-    assert statuses == [0, 0], outputs
-    one, two = (result(tmp_path / name) for name in ("one", "two"))
+    one, two = evaluated_on_one_and_two(words, tmp_path)
     assert one["measurements"] == two["measurements"] and one["images"] == two["images"]
 
 

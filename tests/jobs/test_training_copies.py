@@ -13,10 +13,9 @@ from PIL import Image, ImageOps
 
 import ssl_vit
 from helpers.images import encode
-from helpers.launching import launch_ranks, outcome
 from helpers.options import PROBE, SHORT, TINY, altered
 from helpers.refusals import refusal
-from helpers.runs import result, run
+from helpers.runs import evaluated_on_one_and_two, run
 from helpers.sources import listed
 from ssl_vit.data import run_splits
 from ssl_vit.evaluation import near_copies
@@ -118,12 +117,9 @@ def test_copies_are_found_and_the_accuracy_without_them_is_measured(
 
 
 def test_two_processes_find_the_same_copies(place: Path, tmp_path: Path) -> None:
-    ssl_vit.evaluate(words_of(place, tmp_path, "name=one"))
-    given = words_of(place, tmp_path, "name=two", "compute.batch=8")
-    statuses, outputs = outcome(launch_ranks(2, "tools/evaluate.py", *given))
-    assert statuses == [0, 0], outputs
-    one, two = (result(tmp_path / name)["training_copies"] for name in ("one", "two"))
-    assert one == two and one["images"] == 7
+    one, two = evaluated_on_one_and_two(words_of(place, tmp_path), tmp_path)
+    assert one["training_copies"] == two["training_copies"]
+    assert one["training_copies"]["images"] == 7
 
 
 def test_images_of_the_run_that_trained_the_encoder_count(place: Path, tmp_path: Path) -> None:

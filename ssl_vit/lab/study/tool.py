@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError, suggest
+from ...errors import UserError, is_first_process, suggest
 from ...formatting import (
     format_count,
     format_duration,
@@ -341,6 +341,6 @@ def _exec_task(arguments: Arguments) -> None:
     if missing is not None:
         raise UserError(f"only={name}: this task needs {missing}, which has not finished")
     line = process_command(*launch.task_command(tasks[name], tasks, folder))
-    if os.environ.get("RANK", "0") == "0":  # print once if the task has several processes
+    if is_first_process():  # print once if the task has several processes
         print(f"task        {name}", flush=True)
     os.execve(line[0], line, process_environment())
